@@ -303,7 +303,7 @@ def test_a_configuration_file_of_nhc_is_read_and_lines_without_an_equivalent_are
     path = tmp_path / "nhc.conf"
     path.write_text("gpus: 8\n", encoding="utf-8")
     result, _shown = validate(preflight_nhc_conf=str(path))
-    assert "nhc.conf' is invalid: it has no line of the form" in result["msg"]
+    assert "nhc.conf' is invalid: no line has the form" in result["msg"]
     path.write_text("* || check_ps_loadavg 8\n", encoding="utf-8")
     assert not validate(preflight_nhc_conf=str(path))[0].get("failed")
     assert "NHC: * || check_ps_loadavg 8: " in capsys.readouterr().out

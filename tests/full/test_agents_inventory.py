@@ -180,7 +180,7 @@ def test_the_preflight_runs_in_the_pods(fleet, controller, tmp_path):
     assert done.returncode == 2 and document, done.stdout
     assert statuses(document) == {ready: "fail", other: "unknown"}, done.stdout
     assert "no NVIDIA GPU on the PCI bus, expected 8" in done.stdout
-    assert "ErrImageNeverPull" in done.stdout and "could not be reached" in done.stdout
+    assert "ErrImageNeverPull" in done.stdout and "no connection" in done.stdout
 
 
 def test_what_is_wrong_is_said(fleet, controller, tmp_path):

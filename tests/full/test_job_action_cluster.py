@@ -171,7 +171,7 @@ def test_a_job_and_a_jobset_are_suspended_once(lab, namespace, jobset_kind, job_
         second = job_action(user, kind, "llama")
         assert (second["changed"], second["acted"]) == (
             False,
-            f"{kind} {namespace}/llama is suspended already",
+            f"{kind} {namespace}/llama is already suspended",
         )
 
 

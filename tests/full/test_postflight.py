@@ -329,14 +329,14 @@ def test_what_is_no_news_is_not_said_at_all(after):
 def test_what_a_job_cost_a_gpu_is_one_sentence(after):
     done, document = after
     sentence = (
-        "GPU 3 (5D:00.0): this job cost 8 remapped rows and left 20.0 GB allocated that "
-        "no process holds"
+        "GPU 3 (5D:00.0): 8 remapped rows during this job; 20.0 GB still allocated after this "
+        "job, by no visible process"
     )
     assert result_of(document, "gpu07")["summary"] == sentence
     shown = " ".join(done.stdout[done.stdout.rindex("autopilot postflight") :].split())
     assert (
-        "gpu07 FAIL node_changes GPU 3 (5D:00.0): this job left 20.0 GB allocated that no "
-        "process holds and cost 8 remapped rows" in shown
+        "gpu07 FAIL node_changes GPU 3 (5D:00.0): 20.0 GB still allocated after this job, by no "
+        "visible process; 8 remapped rows during this job" in shown
     )
 
 
@@ -353,8 +353,7 @@ def test_whichever_copy_survives_serves_and_is_named(after):
         "nospace": "controller",
     }
     assert (
-        "node: there is none; controller: there is none"
-        in result_of(document, "bothlost")["summary"]
+        "node: no snapshot; controller: no snapshot" in result_of(document, "bothlost")["summary"]
     )
 
 

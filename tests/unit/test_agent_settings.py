@@ -149,7 +149,7 @@ def test_fatal_errors_are_words_and_not_characters():
         ("AUTOPILOT_EXPECTED_GPUS", "8.0", "1 or more"),
         ("AUTOPILOT_MARK_NODES", "yes", "true, false"),
         ("AUTOPILOT_LABEL_KEY", "gpu health", "key of a label"),
-        ("AUTOPILOT_LABEL_KEY", "example.com/" + "x" * 57, "of at most 56 characters"),
+        ("AUTOPILOT_LABEL_KEY", "example.com/" + "x" * 57, "with at most 56 characters"),
         ("AUTOPILOT_TAINT", "Evict", "NoSchedule"),
         ("AUTOPILOT_MAX_BAD_SHARE", "10", "0 to 1"),
         ("AUTOPILOT_AUTH", "none", "required, off"),

@@ -187,7 +187,7 @@ def test_only_the_nodes_of_the_job_count():
     assert decide(run, JobPolicy(), hosts=["gpu07"]).decision == "continue"
     assert decide(run, JobPolicy(), hosts=["gpu07", "gpu08"]).decision == "warn_owner"
     with pytest.raises(
-        ValueError, match="^hosts: 'gpu09' is not in the run, which has gpu07, gpu08$"
+        ValueError, match="^hosts: 'gpu09' is not in the run; its hosts: gpu07, gpu08$"
     ):
         decide(run, JobPolicy(), hosts=["gpu09"])
 

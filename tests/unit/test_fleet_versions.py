@@ -178,7 +178,7 @@ def test_the_finding_names_the_majority_and_the_counts():
         ("odd", infiniband(port("0x8002", "0x7fff")))
     ]
     assert fleet_versions.compare(nodes)["odd"][0].summary.startswith(
-        "port mlx5_0/1 is in the partitions 0x7fff, 0x8002, on 3 of 4 nodes it is in 0xffff; "
+        "port mlx5_0/1 is in the partitions 0x7fff, 0x8002, expected as on 3 of 4 nodes: 0xffff; "
     )
 
 

@@ -446,8 +446,8 @@ SHOW = (
     [
         ("suspend", "requeue", "RUNNING", "requeue 4711", "ran scontrol requeue 4711"),
         ("suspend", "suspend", "RUNNING", "suspend 4711", "ran scontrol suspend 4711"),
-        ("suspend", "suspend", "SUSPENDED", None, "job 4711 is SUSPENDED already"),
-        ("suspend", "requeue", "PENDING", None, "job 4711 is PENDING already"),
+        ("suspend", "suspend", "SUSPENDED", None, "job 4711 is already SUSPENDED"),
+        ("suspend", "requeue", "PENDING", None, "job 4711 is already PENDING"),
         ("suspend", "requeue", "COMPLETED", None, "job 4711 has ended"),
     ],
 )
@@ -471,7 +471,7 @@ def test_slurm_is_asked_before_it_is_told(
     assert calls.read_text().splitlines() == ["-o show job 4711", *([called] if called else [])]
     again = act(1, dry_run=False, **options)
     assert not again["changed"] and (
-        again["acted"].endswith("already") or again["acted"].endswith("has ended")
+        " is already " in again["acted"] or again["acted"].endswith("has ended")
     )
 
 
@@ -526,7 +526,7 @@ def test_a_jobset_is_suspended_once(act, api):
     second = act(2, dry_run=False, **options)
     assert (second["changed"], second["acted"]) == (
         False,
-        "JobSet train/llama is suspended already",
+        "JobSet train/llama is already suspended",
     )
     patches = [json.loads(body) for method, _path, _headers, body in api.asked if method == "PATCH"]
     assert patches == [{"metadata": {"resourceVersion": "7"}, "spec": {"suspend": True}}]
@@ -562,7 +562,7 @@ def test_without_a_way_to_act_it_is_only_told(act, web):
     [
         ({"policy": {"on_fail": "kill"}}, "policy.on_fail: 'kill' is invalid"),
         ({"report": "/no/such/file"}, "report: /no/such/file cannot be read"),
-        ({"hosts": ["gpu99"]}, "hosts: 'gpu99' is not in the run, which has gpu07, gpu08"),
+        ({"hosts": ["gpu99"]}, "hosts: 'gpu99' is not in the run; its hosts: gpu07, gpu08"),
         ({"notify": {"slack": "hush-hush"}}, "notify.slack: the given value is invalid"),
         (
             {"notify": {"mail": {"host": "h", "sender": "me", "to": ["a@b"]}}},

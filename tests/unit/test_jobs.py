@@ -70,7 +70,7 @@ def test_a_running_job_is_suspended_as_it_was_read(kind, path):
 @pytest.mark.parametrize(
     "found, words",
     [
-        (job(suspended=True), "is suspended already"),
+        (job(suspended=True), "is already suspended"),
         (job(conditions=[{"type": "Complete", "status": "True"}]), "has ended"),
         (job(conditions=[{"type": "Failed", "status": "True"}]), "has ended"),
         (job(phase="Succeeded"), "has ended"),
@@ -117,12 +117,12 @@ def test_a_job_that_is_not_there_is_an_error():
     "how, states, words",
     [
         ("requeue", ["RUNNING"], ""),
-        ("requeue", ["PENDING"], "is PENDING already"),
+        ("requeue", ["PENDING"], "is already PENDING"),
         ("requeue", ["COMPLETED"], "has ended"),
         ("requeue", [], ""),
-        ("suspend", ["SUSPENDED"], "is SUSPENDED already"),
+        ("suspend", ["SUSPENDED"], "is already SUSPENDED"),
         ("suspend", ["RUNNING", "SUSPENDED"], ""),
-        ("suspend", ["CANCELLED", "SUSPENDED"], "is CANCELLED, SUSPENDED already"),
+        ("suspend", ["CANCELLED", "SUSPENDED"], "is already CANCELLED, SUSPENDED"),
         ("cancel", ["CANCELLED"], "has ended"),
         ("cancel", ["PENDING"], ""),
         ("cancel", ["SUSPENDED", "TIMEOUT"], ""),

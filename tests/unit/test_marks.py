@@ -769,7 +769,9 @@ def test_a_refused_evict_warns_and_says_why():
         "2 of 20 are EVICT already",
         [],
     )
-    assert decision.state.reason == "not EVICT, since 2 of 20 are EVICT already: PCIe of GPU 3"
+    assert (
+        decision.state.reason == "not marked EVICT because 2 of 20 are EVICT already: PCIe of GPU 3"
+    )
     node, decision = told(a_node("PASS"), Set(EVICT), ALL, refusal="2 of 20 are EVICT already")
     assert (label(node), decision.refused, decision.patch) == (
         "PASS",

@@ -263,7 +263,7 @@ def missed(readings, plane, source, target, *turns):
                 window.pop("legs", None)
                 window["error"] = {
                     "reason": "late",
-                    "message": "this node came 0.6 s too late for this window",
+                    "message": "this node was 0.6 s late for this window",
                 }
 
 
@@ -1004,7 +1004,7 @@ def test_a_host_says_why_it_has_no_readings():
         gpu02={"state": "none", "reason": "no process of the mesh is there", "windows": []},
     )
     judged = judge.judge([first], [readings])
-    message = "did not answer when the readings were collected: no process of the mesh is there; run again"
+    message = "no readings were collected: no process of the mesh is there"
     assert findings_of(judged, "gpu02")["mesh_no_answer", "unknown"].message == message
 
 
@@ -1083,7 +1083,7 @@ def test_every_document_is_valid_and_judged_again_is_the_same(fault, policy):
 
 def test_a_host_that_was_only_in_the_mesh_is_judged_by_it():
     first = planned()
-    skipped = {"gpu07": NodeAnswer("gpu07", skipped="the checks were not asked for on this host")}
+    skipped = {"gpu07": NodeAnswer("gpu07", skipped="the checks were not requested on this host")}
     document = judged_document([first], [World(slow=slow("gpu07")).readings(first)], **skipped)
     assert {node["name"]: node["fit"] for node in document["nodes"] if node["fit"] != "fit"} == {
         "gpu07": "unfit"

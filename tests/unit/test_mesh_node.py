@@ -120,7 +120,7 @@ def test_every_share_of_a_plan_is_accepted(settings):
         (share(start="now"), "share.start: 'now' is invalid; expected a number"),
         (share(start=math.nan), "share.start: nan is invalid"),
         (share(start=NOW + 90000), "share.start: .* is more than a day away"),
-        (share(start=NOW - 61), "share.lifetime: 60 s after share.start are over"),
+        (share(start=NOW - 61), "share.lifetime: 60 s after share.start are already over"),
         (share(lifetime=1e9), "share.lifetime: .* expected a number from 1 to 604800"),
         (share(windows=None), "share.windows: None is invalid; expected a list"),
         (share("ping"), r"share.windows\[0\]: 'ping' is invalid; expected a dictionary"),
@@ -199,7 +199,7 @@ def test_a_window_that_is_over_when_its_turn_comes_is_late():
     readings = following.readings()
     assert errors(following) == ["late", "late", "not_run"]
     assert readings["state"] == "running" and readings["late_seconds"] > 1.9
-    assert "s too late" in readings["windows"][0]["error"]["message"]
+    assert "s late" in readings["windows"][0]["error"]["message"]
     assert {
         key: readings["windows"][0][key] for key in ("kind", "plane", "round", "peer", "side")
     } == {"kind": "pair", "plane": "p", "round": 0, "peer": "b", "side": "client"}
@@ -281,7 +281,7 @@ def test_a_window_whose_child_dies_or_overruns_says_in_what(tmp_path):
     assert errors(following) == ["timeout", "crashed", "hung"]
     messages = [one["error"]["message"] for one in following.readings()["windows"]]
     assert messages[1] == "fping (small packets): ended by signal 9"
-    assert messages[2].startswith("fping (small packets) hung and was ended after ")
+    assert messages[2].startswith("fping (small packets) hung and was killed after ")
 
 
 # ---- the handshake ----

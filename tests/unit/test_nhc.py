@@ -130,9 +130,9 @@ def test_hostmasks(mask, hits, misses):
 @pytest.mark.parametrize(
     "mask, words",
     [
-        ("/(/", "is no expression"),
-        ("{n00[10-21,23]}", "no range of NHC's"),
-        ("%gpu%", "a program of NHC's"),
+        ("/(/", "is not a valid expression"),
+        ("{n00[10-21,23]}", "which is not a range"),
+        ("%gpu%", "one of NHC's programs"),
     ],
 )
 def test_hostmasks_that_cannot_be_read_are_said(mask, words):
@@ -162,7 +162,7 @@ def test_sizes_are_in_kilobytes_of_1024(text, kilobytes):
 
 @pytest.mark.parametrize("text", ["", "MB", "1.5G", "-1", "1X", "1 MB"])
 def test_what_is_no_size(text):
-    with pytest.raises(nhc.NotTaken, match="is no size"):
+    with pytest.raises(nhc.NotTaken, match="is not a size"):
         nhc.kilobytes(text)
 
 
@@ -183,20 +183,20 @@ def test_a_fudge_lets_pass_what_nhc_lets_pass(actual, limit, percent):
 #: A line -> options taken, and words of the reason where it is not, or not quite.
 LINES = {
     "check_cuda_bw 21": ({"pcie_bandwidth": {"minimum": 21.0}}, "1.05"),
-    "check_gpu_bw": ({}, "is missing or no number"),
-    "check_gpu_bw fast": ({}, "is missing or no number"),
-    "check_gpu_bw -1": ({}, "no number from 0 up"),
+    "check_gpu_bw": ({}, "is missing or not a number"),
+    "check_gpu_bw fast": ({}, "is missing or not a number"),
+    "check_gpu_bw -1": ({}, "expected a number from 0"),
     "check_gpu_bw 52 350": (
         {"pcie_bandwidth": {"minimum": 52.0}, "gpu_link": {"minimum": 350.0}},
         "1.05",
     ),
-    "check_gpu_bw 52 many": ({}, "is missing or no number"),
+    "check_gpu_bw 52 many": ({}, "is missing or not a number"),
     "check_hw_physmem 100GB 200GB": (
         {"memory_and_cpu": {"minimum_memory_gib": 100.0}},
         "more memory than the maximum",
     ),
     "check_hw_physmem": ({}, "the size is missing"),
-    "check_hw_physmem 100GB 100GB five%": ({}, "is no share"),
+    "check_hw_physmem 100GB 100GB five%": ({}, "is not a share"),
     "check_hw_physmem 100GB 100GB 10GB": (
         {"memory_and_cpu": {"minimum_memory_gib": 90.0}},
         "more memory than the maximum",
@@ -205,9 +205,9 @@ LINES = {
         {"memory_and_cpu": {"maximum_swap_gib": 2.22}},
         "less swap space than the minimum",
     ),
-    "check_hw_swap 1GB": ({}, "no check of the least swap space"),
-    "check_hw_swap 0 0 100%": ({}, "lets everything pass"),
-    "check_hw_cpuinfo two": ({}, "is missing or no number"),
+    "check_hw_swap 1GB": ({}, "no check has a minimum of swap space"),
+    "check_hw_swap 0 0 100%": ({}, "accepts every value"),
+    "check_hw_cpuinfo two": ({}, "is missing or not a number"),
     "check_nvsmi_healthmon": ({}, "exit status"),
     "check_gpu_ecc": ({}, "flags"),
     "check_gpu_ecc 5": ({"ecc_errors": {"dram_corrected_limit": 5}}, "flags"),
@@ -219,22 +219,28 @@ LINES = {
     ),
     "check_fs_mount_rw -s '/^nas[12]:/' -f /data": (
         {"storage": {"paths": ["/data"]}},
-        "from where",
+        "source, type and mount options",
     ),
-    "check_fs_mount_rw -t ext4 -f /a /b": ({"storage": {"paths": ["/a", "/b"]}}, "from where"),
-    "check_fs_mount_rw -s 'nas:/e*' -f /data": ({"storage": {"paths": ["/data"]}}, "from where"),
+    "check_fs_mount_rw -t ext4 -f /a /b": (
+        {"storage": {"paths": ["/a", "/b"]}},
+        "source, type and mount options",
+    ),
+    "check_fs_mount_rw -s 'nas:/e*' -f /data": (
+        {"storage": {"paths": ["/data"]}},
+        "source, type and mount options",
+    ),
     "check_fs_mount_rw -f '/data*'": ({}, "pattern"),
-    "check_fs_mount_ro -f /data": ({}, "no counterpart"),
+    "check_fs_mount_ro -f /data": ({}, "no equivalent"),
     "check_ib_bw_gdr 380": ({}, "RDMA"),
-    "check_anything 5": ({}, "no counterpart of check_anything"),
-    "check_gpu_count 8 || true": ({}, "a shell's"),
-    "check_gpu_count 8; reboot": ({}, "a shell's"),
-    "check_gpu_count `nvidia-smi -L | wc -l`": ({}, "a shell's"),
-    "check_gpu_count $(hostname)": ({}, "a shell's"),
-    "check_gpu_bw $LIMIT": ({}, "the variable LIMIT, which no line before it sets"),
-    "check_gpu_count 'eight": ({}, "cannot be read"),
-    "MARK_OFFLINE=0": ({}, "sets a variable"),
-    "export TIMEOUT=10": ({}, "sets a variable"),
+    "check_anything 5": ({}, "check_anything has no equivalent"),
+    "check_gpu_count 8 || true": ({}, "a shell command"),
+    "check_gpu_count 8; reboot": ({}, "a shell command"),
+    "check_gpu_count `nvidia-smi -L | wc -l`": ({}, "a shell command"),
+    "check_gpu_count $(hostname)": ({}, "a shell command"),
+    "check_gpu_bw $LIMIT": ({}, "variable LIMIT is not set by an earlier line"),
+    "check_gpu_count 'eight": ({}, "cannot be parsed"),
+    "MARK_OFFLINE=0": ({}, "an NHC variable"),
+    "export TIMEOUT=10": ({}, "an NHC variable"),
 }
 
 
@@ -279,7 +285,7 @@ def test_any_text_is_read_and_no_line_is_lost(text, host):
 def test_the_filter():
     assert nhc_conf(FILE, "gpu01")["expected_gpus"] == 8
     assert nhc_conf("# nothing\n\n", "gpu01")["checks_options"] == {}
-    for wrong, words in ((5, "5 is invalid"), ("gpus: 8\n", "no line of the form")):
+    for wrong, words in ((5, "5 is invalid"), ("gpus: 8\n", "no line has the form")):
         with pytest.raises(AnsibleFilterError, match=words):
             nhc_conf(wrong, "gpu01")
     with pytest.raises(AnsibleFilterError, match="host: 5 is invalid"):

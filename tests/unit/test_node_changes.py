@@ -232,10 +232,10 @@ OLD, NEW = "2026-11-22T01:00:00Z", "2026-11-22T02:00:00Z"
     "own, given, source, taken, why",
     [
         (OLD, made(OLD), "both", OLD, {}),
-        (OLD, None, "node", OLD, {"controller": "none was given"}),
+        (OLD, None, "node", OLD, {"controller": "none given"}),
         (OLD, {"error": "no snapshot"}, "node", OLD, {"controller": "no snapshot"}),
         (None, made(OLD), "controller", OLD, {"node": "no snapshot"}),
-        (None, None, None, None, {"node": "no snapshot", "controller": "none was given"}),
+        (None, None, None, None, {"node": "no snapshot", "controller": "none given"}),
         (
             None,
             {"schema": "x"},
@@ -244,8 +244,8 @@ OLD, NEW = "2026-11-22T01:00:00Z", "2026-11-22T02:00:00Z"
             {"node": "no snapshot", "controller": "schema 'autopilot.gpu/snapshot' is missing"},
         ),
         (OLD, made(OLD, "job41"), "node", OLD, {"controller": "of run 'job41', expected 'job42'"}),
-        (NEW, made(OLD), "node", NEW, {"controller": f"it is of {OLD}, the other copy is newer"}),
-        (OLD, made(NEW), "controller", NEW, {"node": f"it is of {OLD}, the other copy is newer"}),
+        (NEW, made(OLD), "node", NEW, {"controller": f"of {OLD}, older than the other copy"}),
+        (OLD, made(NEW), "controller", NEW, {"node": f"of {OLD}, older than the other copy"}),
     ],
 )
 def test_whichever_survives_serves(host, own, given, source, taken, why):

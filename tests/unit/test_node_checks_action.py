@@ -87,7 +87,7 @@ def test_the_limits_of_nhc_apply_to_the_host_and_options_of_the_task_override_th
 @pytest.mark.parametrize(
     "text, options, said",
     [
-        ("gpus: 8\n", {}, "nhc_conf: it has no line"),
+        ("gpus: 8\n", {}, "nhc_conf: no line has"),
         ("* || check_gpu_xid\n", [1], r"options: \[1\] is invalid; expected a dictionary"),
         ("* || check_gpu_xid\n", {"pciebv": {}}, "options: unsupported check 'pciebv'"),
     ],

@@ -372,11 +372,11 @@ def test_trouble_is_said_where_a_document_has_no_findings(mixed):
         "trouble": {
             "code": "unreachable",
             "status": "unknown",
-            "message": "could not be reached: no route",
+            "message": "no connection: no route",
         },
     }
     text = read({**mixed, "nodes": [node]}).text
-    assert "could not be reached: no route" in text and "The document has no findings" not in text
+    assert "no connection: no route" in text and "The document has no findings" not in text
 
 
 # ---- documents of other versions ----

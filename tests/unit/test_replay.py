@@ -289,10 +289,9 @@ def test_nodes_with_the_same_to_say_share_a_row():
 
 def test_nodes_that_gave_no_result_and_check_mode():
     away = NodeAnswer(
-        "gpu08",
-        trouble=Finding("unreachable", "unknown", "could not be reached: no route", "watch"),
+        "gpu08", trouble=Finding("unreachable", "unknown", "no connection: no route", "watch")
     )
-    idle = NodeAnswer("gpu09", skipped="the checks were not asked for on this host")
+    idle = NodeAnswer("gpu09", skipped="the checks were not requested on this host")
     would_run = Finding("would_run", "skip", "", evidence={"intrusion": "light", "seconds": 9})
     planned = NodeAnswer("gpu10", [CheckResult("pcie_bandwidth", "skip", "", [would_run])])
     for check_mode in (False, True):

@@ -390,14 +390,14 @@ def test_screen():
         "                                   next: Drain the node.",
         "  gpu09   UNKNOWN  dcgm_diag       dcgmi did not answer within 120 s and was ended",
         "                                   next: Run the check again.",
-        "  gpu10   UNKNOWN  unreachable     could not be reached: no route",
+        "  gpu10   UNKNOWN  unreachable     no connection: no route",
         "                                   next: Check that the host is powered on and that SSH reaches "
         "it (`ansible <host> -m",
         "                                   ping`), then run again.",
-        "  gpu11   UNKNOWN  not_checked     was not checked: its checks left no result",
+        "  gpu11   UNKNOWN  not_checked     not checked: the checks returned no result",
         "                                   next: Resolve the error in the message, then run the check "
         "again.",
-        "  gpu12   SKIP     the checks were not asked for on this host",
+        "  gpu12   SKIP     the checks were not requested on this host",
         "  login1  SKIP     no NVIDIA GPU on the PCI bus",
         "  gpu04   SKIP     8 x NVIDIA H100 80GB HBM3; gpu_count passed; pcie_bandwidth skipped",
         "  gpu03   PASS     8 x NVIDIA H100 80GB HBM3; gpu_count, pcie_bandwidth passed",
@@ -445,8 +445,7 @@ def test_a_finding_is_marked_with_its_own_status():
 
 def test_check_mode_promises_nothing_for_nodes_that_did_not_answer():
     away = NodeAnswer(
-        "gpu02",
-        trouble=Finding("unreachable", "unknown", "could not be reached: no route", "watch"),
+        "gpu02", trouble=Finding("unreachable", "unknown", "no connection: no route", "watch")
     )
     only = NodeAnswer("gpu01", [CheckResult("gpu_count", "pass", "8 x H100")])
     check_mode = replace(RUN, check_mode=True)

@@ -273,7 +273,7 @@ def test_a_controller_that_does_not_tell_the_job_apart_says_nothing_of_it(write)
 @pytest.mark.parametrize(
     "job, words",
     [
-        ({"pid": 99}, "there is no process 99"),
+        ({"pid": 99}, "process 99 does not exist"),
         ({"pid": 5}, "root control group, which is the whole node"),
         ({"unit": "other.service"}, "no control group of unit"),
         ({"pod_uid": "ffffffff-0000-1111-2222-333344445555"}, "no control group of pod"),
@@ -288,7 +288,7 @@ def test_a_job_that_ends_is_said(write, tmp_path):
     group = ControlGroup(write(V2), {"unit": "train.service"})
     (tmp_path / "sys/fs/cgroup/system.slice/train.service/cpu.stat").unlink()
     (tmp_path / "sys/fs/cgroup/system.slice/train.service").rmdir()
-    with pytest.raises(NoGroup, match="is gone, so the job has ended"):
+    with pytest.raises(NoGroup, match="does not exist any more, so the job has ended"):
         group.read()
 
 
@@ -368,7 +368,7 @@ def test_what_is_not_told_is_none(write):
         and found["gpus"]["list"] == []
         and found["gpus"]["error"]
     )
-    assert found["job"] == {"given": {"pid": 99}, "error": "there is no process 99"}
+    assert found["job"] == {"given": {"pid": 99}, "error": "process 99 does not exist"}
 
 
 def test_a_log_that_does_not_tell(tmp_path):

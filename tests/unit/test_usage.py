@@ -73,7 +73,7 @@ def test_two_trainings_of_different_jobs_are_different_jobs(report):
     lines = comparison.lines_of(report)
     assert (
         lines[2].startswith("DIFFERENT JOB: the jobs differ in batch")
-        and "no difference is attributable to the platform" in lines[2]
+        and "no difference can be attributed to the platform" in lines[2]
     )
 
 
@@ -136,7 +136,7 @@ def test_gpus_that_the_job_did_not_have_are_in_no_figure(report):
     assert [host["idle_gpus"] for host in report["runs"]["b"]["hosts"]] == [3] and row(
         report, "gpu_utilization"
     )["b"]["whole"]["n"] == 1255
-    assert "3 GPUs of the node had no process of the job" in "\n".join(comparison.lines_of(report))
+    assert "3 GPUs without a process of the job" in "\n".join(comparison.lines_of(report))
 
 
 def test_the_findings_are_those_of_the_report(report):
@@ -212,8 +212,8 @@ def test_torn_lines_are_counted_and_the_clock_only_goes_on():
 @pytest.mark.parametrize(
     "lines, words",
     [
-        ([], "no sampler's first line"),
-        (['{"m": 1, "gpus": []}'], "no sampler's first line"),
+        ([], "sampler's first line is missing"),
+        (['{"m": 1, "gpus": []}'], "sampler's first line is missing"),
         (
             [
                 '{"event": "started", "schema": "autopilot.gpu/usage", "schema_version": 2, '
@@ -226,7 +226,7 @@ def test_torn_lines_are_counted_and_the_clock_only_goes_on():
                 '{"event": "started", "schema": "autopilot.gpu/usage", "schema_version": 1, '
                 '"interval": "5", "m": 1}'
             ],
-            "interval: '5' is not",
+            "interval: '5' is invalid",
         ),
     ],
 )
@@ -677,9 +677,7 @@ def test_what_is_measured_is_what_the_metrics_have():
         "gpu_usage_idle_episodes": (60, "episodes"),
         "gpu_usage_memory_occupied": (pytest.approx(0.5), "ratio"),
     }
-    assert result.summary.startswith(
-        "GPU 0 (01:00.0): stood still for 20 % of the time in 60 episodes"
-    )
+    assert result.summary.startswith("GPU 0 (01:00.0): idle for 20 % of the time in 60 episodes")
 
 
 def test_a_sampler_that_was_killed_is_said():
@@ -723,7 +721,7 @@ def told(declared=None, platform="bare", command=None, **node):
         ),
         (told(), told({"batch": 128}), "different job", False, "dataset"),
         (told(), told({}), "different job", False, "batch, dataset"),
-        (told({}), told({}, platform="openshift"), "same hardware", False, "nothing is declared"),
+        (told({}), told({}, platform="openshift"), "same hardware", False, "not declared"),
         (
             told({}, command="train --big"),
             told({}, command="train --big", platform="slurm"),
@@ -738,8 +736,8 @@ def told(declared=None, platform="bare", command=None, **node):
             False,
             "command",
         ),
-        (told({}, command="train"), told({}), "identical", False, "nothing is declared"),
-        (told(), told(cpus=None), "identical", False, "do not tell all of the hardware"),
+        (told({}, command="train"), told({}), "identical", False, "not declared"),
+        (told(), told(cpus=None), "identical", False, "parts of the hardware are unknown"),
     ],
     ids=[
         "same",
@@ -765,7 +763,7 @@ def test_whether_two_runs_can_be_compared(a, b, verdict, attributable, named):
         "reason"
     ]
     if not attributable:
-        assert "no difference is attributable to the platform" in found["reason"]
+        assert "no difference can be attributed to the platform" in found["reason"]
 
 
 def test_the_gpus_and_the_nodes_count():
@@ -798,11 +796,11 @@ def test_runs_of_several_nodes_have_one_table(tmp_path):
 def test_a_directory_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(
         ValueError,
-        match="cannot be read .No such file or directory.; give the directory that a capture "
-        "was collected into",
+        match="cannot be read .No such file or directory.; expected the directory of a "
+        "collected capture",
     ):
         runs.load(str(tmp_path / "nowhere"))
-    with pytest.raises(ValueError, match="holds no capture"):
+    with pytest.raises(ValueError, match="has no capture"):
         runs.load(str(tmp_path))
 
 

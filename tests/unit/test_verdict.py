@@ -317,12 +317,12 @@ def test_what_would_run_is_no_result():
 @pytest.mark.parametrize(
     "answer, status, fit, says",
     [
-        (None, "unknown", "could_not_tell", "left no result"),
+        (None, "unknown", "could_not_tell", "returned no result"),
         (
             {"unreachable": True, "msg": "Task failed: no route to host"},
             "unknown",
             "could_not_tell",
-            "could not be reached: no route to host",
+            "no connection: no route to host",
         ),
         (
             {
@@ -334,9 +334,9 @@ def test_what_would_run_is_no_result():
             "could_not_tell",
             "MODULE FAILURE (ImportError: x)",
         ),
-        ({"failed": True}, "unknown", "could_not_tell", "was not checked"),
-        ({"failed": True, "health": []}, "unknown", "could_not_tell", "was not checked"),
-        ({"health": "all good", "status": "pass"}, "unknown", "could_not_tell", "was not checked"),
+        ({"failed": True}, "unknown", "could_not_tell", "not checked"),
+        ({"failed": True, "health": []}, "unknown", "could_not_tell", "not checked"),
+        ({"health": "all good", "status": "pass"}, "unknown", "could_not_tell", "not checked"),
         ({"health": [{}]}, "unknown", "could_not_tell", ""),
         (
             {

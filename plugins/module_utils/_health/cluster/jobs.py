@@ -65,7 +65,7 @@ def suspend(kind: str, namespace: str, name: str, dry: bool = False) -> Procedur
         if _ended(found):
             return Done(False, f"{what} has ended")
         if found.get("spec", {}).get("suspend"):
-            return Done(False, f"{what} is suspended already")
+            return Done(False, f"{what} is already suspended")
         if dry:
             return Done(True, f"would suspend {what}")
         version = {"resourceVersion": found.get("metadata", {}).get("resourceVersion", "")}
@@ -76,9 +76,7 @@ def suspend(kind: str, namespace: str, name: str, dry: bool = False) -> Procedur
             return Done(True, f"suspended {what}")
         except Conflict:
             yield after_conflict(attempt)
-    raise Conflict(
-        f"{what}: {TRIES} times in a row somebody else has written first", 409, "Conflict"
-    )
+    raise Conflict(f"{what}: another client wrote first {TRIES} times in a row", 409, "Conflict")
 
 
 def _ended(found: JobObject) -> bool:
@@ -100,4 +98,4 @@ def slurm_idle(how: str, states: List[str]) -> str:
     """Why a job in these states needs no action, or "". A job of unknown state needs the action."""
     ended = bool(states) and all(state in _SLURM_ENDED for state in states)
     there = bool(states) and all(state in _SLURM_ENDED + SLURM[how][1] for state in states)
-    return "has ended" if ended else f"is {', '.join(sorted(set(states)))} already" if there else ""
+    return "has ended" if ended else f"is already {', '.join(sorted(set(states)))}" if there else ""

@@ -258,7 +258,7 @@ def decide(
         evicts, refused, failed = False, refusal, state.failed
         state = was
         if isinstance(event, TestingEnded):
-            reason = f"not EVICT, since {refusal}: {event.reason}"
+            reason = f"not marked EVICT because {refusal}: {event.reason}"
             state = was._replace(
                 mark=WARN,
                 reason=reason,

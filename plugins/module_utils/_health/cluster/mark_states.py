@@ -67,8 +67,7 @@ def validate_rules(rules: Rules) -> None:
     ):
         raise ValueError(
             f"label_key: {rules.label_key!r} is invalid; expected the key of a label such as "
-            f"{Rules().label_key}, of at most {most} characters "
-            "behind the slash"
+            f"{Rules().label_key}, with at most {most} characters after the slash"
         )
     if rules.taint not in TAINTS:
         raise ValueError(
@@ -249,7 +248,7 @@ def settled(state: State, now: float) -> State:
     if is_expired(test, now):
         return state._replace(
             mark=_after(state, test),
-            reason=f"its test by {test.by or 'somebody'} did not end in time",
+            reason=f"its test by {test.by or 'an unknown holder'} did not end in time",
             since=now,
             test=test,
         )
@@ -320,7 +319,7 @@ def _checked(state: State, event: Checked, now: float, by: str, run: str) -> Sta
 def _still_failed(level: int) -> str:
     return (
         f"DCGM level {level} failed and has not passed since; the annotation "
-        f"dcgm.level.{level}.output says which tests"
+        f"dcgm.level.{level}.output names the tests"
     )
 
 
@@ -333,7 +332,7 @@ def _began(state: State, event: TestingBegan, now: float, by: str, run: str) -> 
     test, until = state.test, now + event.seconds
     if is_tested(state, now) and test is not None:
         if test.id != event.id:
-            return Step(state, f"{test.by or 'somebody'} is testing the node")
+            return Step(state, f"{test.by or 'an unknown holder'} is testing the node")
         return Step(state._replace(test=test._replace(until=until)))
     begun = Test(event.id, by, until, state.mark)
     if state.mark == EVICT:
@@ -363,9 +362,7 @@ def _ended(state: State, event: TestingEnded, now: float, by: str, run: str) -> 
         return (
             over
             if mark == state.mark
-            else _to(
-                over, mark, f"the deep diagnostic could not tell: {event.reason}", now, by, run
-            )
+            else _to(over, mark, f"the deep diagnostic has no result: {event.reason}", now, by, run)
         )
     if state.mark == EVICT and test.base != EVICT:
         return over
@@ -377,7 +374,7 @@ def _ended(state: State, event: TestingEnded, now: float, by: str, run: str) -> 
     # A check that found something during the diagnostic outweighs the diagnostic's pass.
     warned = test.seen == WARN or state.mark == WARN
     return (
-        _to(over, WARN, "checks found something while the deep diagnostic passed", now, by, run)
+        _to(over, WARN, "other checks found something, the deep diagnostic passed", now, by, run)
         if warned
         else _to(over, PASS, event.reason, now, by, run)
     )

@@ -124,7 +124,7 @@ def _decided(
             version = {"resourceVersion": written["metadata"]["resourceVersion"]}
             return dict(node, metadata=dict(node["metadata"], **version)), decision, placed
     raise Conflict(
-        f"node {name}: {TRIES} times in a row somebody else has written first", 409, "Conflict"
+        f"node {name}: another client wrote first {TRIES} times in a row", 409, "Conflict"
     )
 
 
@@ -240,8 +240,8 @@ def _place(name: str, rules: Rules, clock: Callable[[], float], dry: bool) -> Pr
                     ", ..." if len(others) > _MOST_NAMES else ""
                 )
                 return (
-                    f"of {nodes} GPU nodes {len(others)} are EVICT already ({few}) and at "
-                    f"most {most} may be (a share of {rules.max_bad_share})"
+                    f"{len(others)} of {nodes} GPU nodes are already EVICT ({few}), expected "
+                    f"at most {most} (max_bad_share {rules.max_bad_share})"
                 )
             if dry:
                 return ""
@@ -255,10 +255,8 @@ def _place(name: str, rules: Rules, clock: Callable[[], float], dry: bool) -> Pr
                     raise
                 yield after_conflict(attempt)
     except (Forbidden, Invalid, NotFound) as error:
-        return f"it could not be counted how many nodes are EVICT: {error}"
-    raise Unavailable(
-        f"{_lease_path(rules)}: {TRIES} times in a row somebody else has written first"
-    )
+        return f"the EVICT nodes could not be counted: {error}"
+    raise Unavailable(f"{_lease_path(rules)}: another client wrote first {TRIES} times in a row")
 
 
 def _lease_write(lease: Optional[ApiObject], taken: Dict[str, float], rules: Rules) -> Request:

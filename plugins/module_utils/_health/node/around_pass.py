@@ -38,7 +38,7 @@ def baseline(name: str, host: Host, given: Optional[Dict[str, Any]] = None) -> B
     if "error" in own:
         about["node"] = own["error"]
     if given is None or set(given) == {"error"}:
-        about["controller"] = str((given or {}).get("error") or "none was given")
+        about["controller"] = str((given or {}).get("error") or "none given")
     else:
         try:
             copies["controller"] = store.accepted(given, name)
@@ -50,9 +50,9 @@ def baseline(name: str, host: Host, given: Optional[Dict[str, Any]] = None) -> B
     newest = max(taken, key=lambda place: taken[place])
     if len(set(taken.values())) > 1:
         if newest == "node":
-            about["controller"] = f"it is of {taken['controller']}, the other copy is newer"
+            about["controller"] = f"of {taken['controller']}, older than the other copy"
         else:
-            about["node"] = f"it is of {taken['node']}, the other copy is newer"
+            about["node"] = f"of {taken['node']}, older than the other copy"
     about["source"] = "both" if len(copies) == 2 and len(set(taken.values())) == 1 else newest
     about["taken"] = taken[newest]
     return Baseline(copies[newest], about)

@@ -81,9 +81,7 @@ def read(text: str, host: Optional[str] = None) -> Taken:
     if not lines and any(
         line.strip() and not line.strip().startswith("#") for line in text.splitlines()
     ):
-        raise ValueError(
-            "it has no line of the form '<hostmask> || <check>', as a configuration file of NHC has"
-        )
+        raise ValueError("no line has the form '<hostmask> || <check>' of an NHC configuration")
     taken = Taken()
     variables: Dict[str, str] = {}
     for line in lines:
@@ -129,11 +127,11 @@ def matches(mask: str, host: str) -> bool:
         try:
             hit = any(re.search(pattern, name) for name in names)
         except re.error as error:
-            raise NotTaken(f"its hostmask {mask} is no expression: {error}") from None
+            raise NotTaken(f"the hostmask {mask} is not a valid expression: {error}") from None
     elif mask.startswith("{") and mask.endswith("}"):
         hit = any(_in_range(name, part) for part in mask[1:-1].split(",") for name in names)
     elif len(mask) > 1 and mask[0] == mask[-1] and mask[0] in "%@&":
-        raise NotTaken(f"its hostmask {mask} is for a program of NHC's, which is not asked here")
+        raise NotTaken(f"the hostmask {mask} is for one of NHC's programs, which is not run here")
     else:
         hit = any(fnmatch.fnmatchcase(name, mask.replace("[^", "[!")) for name in names)
     return hit != negated
@@ -144,7 +142,7 @@ def _in_range(name: str, part: str) -> bool:
     found = re.match(r"^([-A-Za-z0-9_]+)\[([0-9]+)-([0-9]+)\]([-.A-Za-z0-9]*)$", part)
     if not found:
         if not re.match(r"^[-A-Za-z0-9_.]+$", part):
-            raise NotTaken(f"its hostmask has {part!r}, which is no range of NHC's")
+            raise NotTaken(f"the hostmask has {part!r}, which is not a range")
         return name == part
     prefix, first, last, suffix = found.groups()
     number = name[len(prefix) : len(name) - len(suffix)]
@@ -171,26 +169,26 @@ def _take(check: str, taken: Taken, variables: Dict[str, str]) -> str:
     try:
         words = shlex.split(check, comments=True)
     except ValueError as error:
-        raise NotTaken(f"it cannot be read: {error}") from None
+        raise NotTaken(f"the line cannot be parsed: {error}") from None
     if not words:
-        raise NotTaken("it is empty")
+        raise NotTaken("the line has no check")
     assigned = _ASSIGNMENT.match(" ".join(words))
     if assigned:
         variables[assigned.group(1)] = assigned.group(2)
-        raise NotTaken("it sets a variable of NHC's; it was put in where later lines use it")
+        raise NotTaken("an NHC variable; later lines that use it have its value")
     if any(re.match(r"^(\|\|?|&&?|;|[0-9]*[<>].*|.*;)$", word) for word in words[1:]) or re.search(
         r"[`$]", check
     ):
-        raise NotTaken("it is a command of a shell's, and no single check")
+        raise NotTaken("a shell command, not a check")
     name, arguments = words[0], words[1:]
     if name not in _CHECKS:
-        raise NotTaken(_WITHOUT.get(name) or f"there is no counterpart of {name}")
+        raise NotTaken(_WITHOUT.get(name) or f"{name} has no equivalent")
     return _CHECKS[name](arguments, taken)
 
 
 def _value_of(name: str, variables: Dict[str, str]) -> str:
     if name not in variables:
-        raise NotTaken(f"it uses the variable {name}, which no line before it sets")
+        raise NotTaken(f"variable {name} is not set by an earlier line")
     return variables[name]
 
 
@@ -202,9 +200,9 @@ def _number(
     try:
         number = float(words[position])
     except (IndexError, ValueError):
-        raise NotTaken(f"{what} is missing or no number") from None
+        raise NotTaken(f"{what} is missing or not a number") from None
     if not 0 <= number < 1e15:
-        raise NotTaken(f"{what} is {words[position]}, which is no number from 0 up")
+        raise NotTaken(f"{what} is {words[position]}, expected a number from 0")
     return int(number) if number == int(number) else number
 
 
@@ -214,7 +212,7 @@ def kilobytes(text: str) -> float:
     """
     found = re.match(r"^([0-9]+)([kmgtpe]?)b?$", text, re.IGNORECASE)
     if not found:
-        raise NotTaken(f"{text!r} is no size")
+        raise NotTaken(f"{text!r} is not a size")
     return int(found.group(1)) * 1024.0 ** " kmgtpe".index(found.group(2).lower() or "k") / 1024.0
 
 
@@ -242,7 +240,7 @@ def at_most(maximum: str, fudge: str = "") -> float:
 
 def _percent(fudge: str) -> float:
     if not re.match(r"^[0-9]+%$", fudge):
-        raise NotTaken(f"{fudge!r} is no share")
+        raise NotTaken(f"{fudge!r} is not a share")
     return int(fudge[:-1])
 
 
@@ -259,7 +257,7 @@ def _bandwidth(words: Sequence[str], taken: Taken) -> str:
     taken.check("pcie_bandwidth", minimum=float(minimum))
     if between:
         taken.check("gpu_link", minimum=float(between))
-    return "up to 1.05 times the limit AzNHC warns, here nothing is said from the limit up"
+    return "AzNHC warns up to 1.05 times the limit; here the limit itself passes"
 
 
 def _ecc(words: Sequence[str], taken: Taken) -> str:
@@ -275,14 +273,14 @@ def _ecc(words: Sequence[str], taken: Taken) -> str:
     taken.check("ecc_errors", **options)
     taken.check("remapped_rows")
     return (
-        "more corrected errors than the limits are a warning here, and uncorrectable ones "
-        "are judged by NVIDIA's own flags"
+        "more corrected errors than the limits warn here; uncorrectable errors are judged by "
+        "NVIDIA's own flags"
     )
 
 
 def _xid(_words: Sequence[str], taken: Taken) -> str:
     taken.check("xid_errors", since=XID_SECONDS)
-    return "Xids are judged by NVIDIA's catalogue, and not by AzNHC's list"
+    return "Xids are judged by NVIDIA's catalogue, not by AzNHC's list"
 
 
 def _infiniband(words: Sequence[str], taken: Taken) -> str:
@@ -293,7 +291,7 @@ def _infiniband(words: Sequence[str], taken: Taken) -> str:
         taken.check("infiniband", ports=ports)
     else:
         taken.check("infiniband", minimum_rate_gbps=rate)
-    return "NHC wants exactly this rate, here it is the least"
+    return "NHC expects exactly this rate; here it is the minimum"
 
 
 def _ethernet(words: Sequence[str], taken: Taken) -> str:
@@ -301,12 +299,12 @@ def _ethernet(words: Sequence[str], taken: Taken) -> str:
         raise NotTaken("the interface is missing")
     listed = list(taken.options.get("ethernet", {}).get("interfaces") or [])
     taken.check("ethernet", interfaces=listed + [word for word in words[:1] if word not in listed])
-    return "NHC wants the interface to be there, here it must be up as well"
+    return "NHC expects the interface to exist; here it must also be up"
 
 
 def _flapping(words: Sequence[str], taken: Taken) -> str:
     taken.check("infiniband")
-    return "how often a link may go down is not an option here" + (
+    return "the number of link losses is not an option here" + (
         f", {words[0]} times in AzNHC" if words else ""
     )
 
@@ -330,7 +328,7 @@ def _mounted(words: Sequence[str], taken: Taken) -> str:
     source = (given.get("-s") or plain[1:2] or [""])[0] if not given or "-s" in given else ""
     server, colon, path = source.partition(":")
     if not points or not all(re.match(r"^/[^*?\[{]*$", point) for point in points):
-        raise NotTaken("its mount point is missing or a pattern")
+        raise NotTaken("the mount point is missing or a pattern")
     if (
         colon
         and path.startswith("/")
@@ -343,13 +341,10 @@ def _mounted(words: Sequence[str], taken: Taken) -> str:
             "nfs_mounts",
             mounts=[*listed, {"server": server, "path": path, "mount_point": points[0]}],
         )
-        return "which options it is mounted with is not looked at"
+        return "mount options are not checked"
     paths = list(taken.options.get("storage", {}).get("paths") or [])
     taken.check("storage", paths=paths + [point for point in points if point not in paths])
-    return (
-        "it must be mounted and writable; from where, of which type and with which options "
-        "is not looked at"
-    )
+    return "the path must be mounted and writable; source, type and mount options are not checked"
 
 
 def _nvme(words: Sequence[str], taken: Taken) -> str:
@@ -377,19 +372,19 @@ def _memory(words: Sequence[str], taken: Taken) -> str:
         "memory_and_cpu",
         minimum_memory_gib=round(at_least(words[0], words[2] if len(words) > 2 else "") / _GIB, 2),
     )
-    return "more memory than the maximum is no finding here" if len(words) > 1 else ""
+    return "more memory than the maximum is not a finding here" if len(words) > 1 else ""
 
 
 def _swap(words: Sequence[str], taken: Taken) -> str:
     """``check_hw_swap minimum [maximum] [fudge]``."""
     if len(words) < 2:
-        raise NotTaken("there is no check of the least swap space")
+        raise NotTaken("no check has a minimum of swap space")
     least = kilobytes(words[0])
     most = at_most(words[1], words[2] if len(words) > 2 else "") / _GIB
     if most == float("inf"):
-        raise NotTaken("its fudge lets everything pass")
+        raise NotTaken("the fudge accepts every value")
     taken.check("memory_and_cpu", maximum_swap_gib=round(most, 2))
-    return "less swap space than the minimum is no finding here" if least else ""
+    return "less swap space than the minimum is not a finding here" if least else ""
 
 
 def _only(name: str, difference: str = "") -> Callable[[Sequence[str], Taken], str]:
@@ -416,28 +411,28 @@ _CHECKS: Dict[str, Callable[[Sequence[str], Taken], str]] = {
     "check_fs_mount_rw": _mounted,
     "check_nvme_count": _nvme,
     "check_gpu_clock_throttling": _only(
-        "gpu_power", "AzNHC only writes throttling down, here it is judged"
+        "gpu_power", "AzNHC only logs throttling; here it is judged"
     ),
     "check_nvsmi_healthmon": _only(
-        "driver", "what nvidia-smi's exit status says is read from the driver itself"
+        "driver", "nvidia-smi's exit status is replaced by the driver's own values"
     ),
     "check_nv_healthmon": _only(
-        "driver", "what nvidia-healthmon says is read from the driver itself"
+        "driver", "nvidia-healthmon is replaced by the driver's own values"
     ),
     "check_nvlink_status": _only(
-        "nvlink", "links are judged by what the model has, so that cards without a bridge pass"
+        "nvlink", "links are judged by the GPU model, so cards without a bridge pass"
     ),
 }
 
 #: Reasons why the other checks of AzNHC have no equivalent.
 _WITHOUT: Dict[str, str] = {
-    "check_nccl_allreduce": "there is no check that runs NCCL; gpu_link measures between the "
-    "GPUs of a node, and iperf3_pairs between nodes",
-    "check_nccl_allreduce_ib_loopback": "there is no check that runs NCCL",
-    "check_ib_bw_gdr": "there is no check of RDMA bandwidth; the check infiniband reads the "
+    "check_nccl_allreduce": "no check runs NCCL; gpu_link measures between the GPUs of a "
+    "node, and iperf3_pairs between nodes",
+    "check_nccl_allreduce_ib_loopback": "no check runs NCCL",
+    "check_ib_bw_gdr": "no check measures RDMA bandwidth; the check infiniband reads the "
     "rate of the ports",
-    "check_ib_bw_non_gdr": "there is no check of RDMA bandwidth; the check infiniband reads "
-    "the rate of the ports",
-    "check_hw_topology": "there is no check of a topology file; pcie_bandwidth shows GPUs that "
-    "are wired otherwise",
+    "check_ib_bw_non_gdr": "no check measures RDMA bandwidth; the check infiniband reads the "
+    "rate of the ports",
+    "check_hw_topology": "no check reads a topology file; pcie_bandwidth shows GPUs with "
+    "another topology",
 }

@@ -180,8 +180,8 @@ def _low_use(node: _NodeActivity, peers: Sequence[_NodeActivity]) -> Optional[_S
     if usual < _BUSY or node.use >= _LOW_USE * usual:
         return None
     message = (
-        f"its GPUs are busy for {node.use * 100:.0f} % of the time, those of the "
-        f"other {len(peers)} nodes for {usual * 100:.0f} %"
+        f"its GPUs are busy {node.use * 100:.0f} % of the time, expected {usual * 100:.0f} % "
+        f"(the other {len(peers)} nodes)"
     )
     evidence = {"utilization": round(node.use, 4), "median": round(usual, 4), "peers": len(peers)}
     return _Straggler(node, message, evidence)
@@ -197,9 +197,8 @@ def _slow_clock(node: _NodeActivity, peers: Sequence[_NodeActivity]) -> Optional
     if node.clock >= _SLOW_CLOCK * usual:
         return None
     message = (
-        f"a busy GPU runs at {node.clock / 1e6:.0f} MHz, "
-        f"{(1 - node.clock / usual) * 100:.0f} % below the other {len(clocks)} nodes"
-        f" (median {usual / 1e6:.0f} MHz)"
+        f"busy GPUs run at {node.clock / 1e6:.0f} MHz, {(1 - node.clock / usual) * 100:.0f} % "
+        f"below the other {len(clocks)} nodes (median {usual / 1e6:.0f} MHz)"
     )
     evidence = {"sm_clock_hertz": node.clock, "median": usual, "peers": len(clocks)}
     return _Straggler(node, message, evidence)
@@ -217,7 +216,7 @@ def _straggler_results(stragglers: Sequence[_Straggler]) -> Dict[str, List[Check
 
 
 def _doing(node: _NodeActivity) -> str:
-    return "works" if node.is_busy else f"is busy for only {node.use * 100:.0f} % of the time"
+    return "works" if node.is_busy else f"busy for only {node.use * 100:.0f} % of the time"
 
 
 def _first_names(nodes: List[_NodeActivity]) -> List[str]:

@@ -122,8 +122,8 @@ def _pkey_differs(differing: List[Odd]) -> Finding:
     first = differing[0]
     more = f"; {len(differing) - 1} more ports differ" if len(differing) > 1 else ""
     message = (
-        f"port {first.value.what} is in the partitions {_keys(first.value.value)}, on "
-        f"{first.share} of {first.total} nodes it is in "
+        f"port {first.value.what} is in the partitions {_keys(first.value.value)}, expected "
+        f"as on {first.share} of {first.total} nodes: "
     )
     message += f"{_keys(first.majority)}{more}; nodes without a common partition cannot communicate"
     return Finding(

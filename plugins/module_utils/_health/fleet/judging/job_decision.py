@@ -208,8 +208,8 @@ def _found(report: RunReport, hosts: Optional[Iterable[str]]) -> List[Tuple[str,
     for name in names:
         if name not in by_name:
             raise ValueError(
-                f"hosts: {name!r} is not in the run, which has "
-                f"{', '.join(sorted(by_name, key=natural)[:20]) or 'no nodes'}"
+                f"hosts: {name!r} is not in the run; its hosts: "
+                f"{', '.join(sorted(by_name, key=natural)[:20]) or 'none'}"
             )
     found = [(name, each) for name in names for each in by_name[name].verdict.findings]
     for each in report.findings:
@@ -258,7 +258,7 @@ def _pause(passes: Sequence[PassRecord], finished: Optional[float]) -> Optional[
 def _reason(facts: List[Fact], policy: JobPolicy, pause: Optional[float]) -> str:
     """The facts in a sentence, those that carry the decision first."""
     if not facts:
-        return "nothing was found that decides about the job"
+        return "no finding decides about the job"
     words = []
     apart = (
         f"; the one before, {pause / 3600:.1f} h ago, does not count, nor does any that is "

@@ -55,7 +55,7 @@ class NodeAnswer(NamedTuple):
 
 def not_checked(reason: str) -> Finding:
     """The finding for a host that was not checked, with the reason."""
-    return Finding("not_checked", UNKNOWN, f"was not checked: {reason}", "watch")
+    return Finding("not_checked", UNKNOWN, f"not checked: {reason}", "watch")
 
 
 def answer_from_task(name: str, returned: Any) -> NodeAnswer:
@@ -63,12 +63,10 @@ def answer_from_task(name: str, returned: Any) -> NodeAnswer:
     failed, unreachable or skipped host, or None without a result.
     """
     if not isinstance(returned, dict):
-        return NodeAnswer(name, trouble=not_checked("its checks left no result"))
+        return NodeAnswer(name, trouble=not_checked("the checks returned no result"))
     reason = _failure_reason(returned)
     if returned.get("unreachable"):
-        trouble = Finding(
-            "unreachable", UNKNOWN, f"could not be reached: {reason}", "fix_configuration"
-        )
+        trouble = Finding("unreachable", UNKNOWN, f"no connection: {reason}", "fix_configuration")
         return NodeAnswer(name, trouble=trouble)
     health = returned.get("health")
     # A host with only checks of the mesh returns an empty list.
@@ -80,7 +78,7 @@ def answer_from_task(name: str, returned: Any) -> NodeAnswer:
             mapping(returned.get("readings")),
         )
     if returned.get("skipped"):
-        return NodeAnswer(name, skipped="the checks were not asked for on this host")
+        return NodeAnswer(name, skipped="the checks were not requested on this host")
     return NodeAnswer(name, trouble=not_checked(reason))
 
 
@@ -88,7 +86,7 @@ def _failure_reason(returned: Dict[str, Any]) -> str:
     """Why a task failed: its message, and of a module that raised an exception the last line of its
     output.
     """
-    message = str(returned.get("msg") or "").strip() or "the task gives no message"
+    message = str(returned.get("msg") or "").strip() or "the task returned no message"
     message = message[len(_PREFIX) :] if message.startswith(_PREFIX) else message
     lines = [
         line.strip()

@@ -80,7 +80,7 @@ def _unfit(name: str, value: Any) -> Tuple[str, ...]:
         or any(item not in accepted for item in value)
     ):
         raise _invalid(
-            name, value, f"a list that contains {FAIL}, and {UNKNOWN} or {WARN} if they count too"
+            name, value, f"a list that contains {FAIL}, and may contain {UNKNOWN} and {WARN}"
         )
     return tuple(status for status in accepted if status in value)
 
@@ -95,13 +95,14 @@ def _codes(name: str, value: Any) -> Tuple[str, ...]:
             raise _invalid(
                 name,
                 code,
-                "codes of what checks find; how many nodes may stay unchecked is policy.max_unknown",
+                "codes of findings of checks; the number of nodes without a result is "
+                "policy.max_unknown",
             )
     return tuple(str(item) for item in value)
 
 
 def _limit(name: str, value: Any) -> Limit:
-    accepted = "a number of nodes from 0, or a share of them from 0% to 100% such as '5%'"
+    accepted = "a number of nodes from 0, or a share from 0% to 100% such as '5%'"
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise _invalid(name, value, accepted)
     text = str(value).strip()

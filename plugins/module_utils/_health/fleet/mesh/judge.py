@@ -319,14 +319,7 @@ def _unmeasured(
     silent = [reason for (_turn, name), reason in view.figures.silent.items() if name == host]
     if silent and view.planned_on(host, check) and not severe and not has_severe_finding:
         why = next((f": {reason}" for reason in silent if reason), "")
-        return [
-            Finding(
-                "mesh_no_answer",
-                UNKNOWN,
-                f"did not answer when the readings were collected{why}; run again",
-                "watch",
-            )
-        ]
+        return [Finding("mesh_no_answer", UNKNOWN, f"no readings were collected{why}", "watch")]
     findings: List[Finding] = []
     for plane in view.planned_on(host, check):
         if not any(explained.cause.plane in (None, plane) for explained in severe):
@@ -354,7 +347,7 @@ def _not_measured(
         and not failed
         and any(missing.plane == plane for missing in view.figures_at(host, check))
     ):
-        reason = "every partner it was measured with is faulty; run again"
+        reason = "every partner it was measured with is faulty"
     evidence = {"missed": len(missed), "failed": sorted({leg.reason for leg in failed})}
     return Finding(
         "not_measured",

@@ -223,7 +223,7 @@ def _join_changes(findings: Sequence[CheckFinding]) -> List[CheckFinding]:
         elif finding.subject not in joined:
             joined.add(finding.subject)
             drastic = max((other.action for other in same), key=ACTIONS.index)
-            message = node_changes.in_words(same)
+            message = node_changes.joined_messages(same)
             found.append(CheckFinding(check, replace(finding, message=message, action=drastic)))
     return found
 

@@ -21,7 +21,7 @@ IDENTICAL, SAME_HARDWARE, DIFFERENT_HARDWARE, DIFFERENT_JOB = (
     "different job",
 )
 
-_NOT_OURS = "no difference is attributable to the platform"
+_NOT_OURS = "no difference can be attributed to the platform"
 
 #: Relative difference in memory of two equal nodes: firmware and kernel reserve some of it.
 _MEMORY_SHARE = 0.03
@@ -82,20 +82,15 @@ def _conclude(
         return DIFFERENT_HARDWARE, False, reason
     verdict = SAME_HARDWARE if software else IDENTICAL
     if not known:
-        reason = f"nothing is declared of the jobs, so that they may not be the same: {_NOT_OURS}"
+        reason = f"the jobs are not declared and may differ: {_NOT_OURS}"
         return verdict, False, reason
     if not _hardware_known(a) or not _hardware_known(b):
-        reason = (
-            "the records do not tell all of the hardware, so that it may not be the "
-            f"same: {_NOT_OURS}"
-        )
+        reason = f"parts of the hardware are unknown and may differ: {_NOT_OURS}"
         return verdict, False, reason
     if software:
-        reason = f"the same job on the same hardware; what differs is {_names(software)}"
+        reason = f"same job, same hardware; different {_names(software)}"
         return verdict, True, reason
-    reason = (
-        "the same job on the same hardware and software: a difference is that of two runs of it"
-    )
+    reason = "same job, same hardware and software: differences are those of two runs"
     return verdict, True, reason
 
 

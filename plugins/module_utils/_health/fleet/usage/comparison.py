@@ -281,7 +281,7 @@ def lines_of(document: ComparisonDocument) -> List[str]:
         (found["software"], "of the software"),
     ):
         if differences:
-            lines.append(f"what differs {title}:")
+            lines.append(f"differences {title}:")
             lines += _table(
                 [[f"  {one['name']}", _value(one["a"]), _value(one["b"])] for one in differences],
                 ["", "a", "b"],
@@ -309,7 +309,7 @@ def lines_of(document: ComparisonDocument) -> List[str]:
     warm = ", ".join(f"{name} {_span(run['warm_up_seconds'])}" for name, run in runs.items())
     lines.append(
         "figures of the whole run, weighted by time; steady is the mean after the warm-up "
-        f"({warm}), and b - a is of that"
+        f"({warm}), and b - a is the difference of the steady means"
     )
     lines += _table(rows, head)
     lines += _gpu_lines(document["gpus"])
@@ -351,14 +351,12 @@ def _of_run(run: ComparedRun) -> str:
 def _notes(host: ComparedHost) -> List[str]:
     words = []
     if host["ended"] == "vanished":
-        words.append("the sampler ended without saying why (it was killed, or the node went down)")
+        words.append("the sampler ended without a reason (it was killed, or the node went down)")
     if host["shared"] is not None:
-        words.append(
-            f"the node was shared: all else on it kept {host['shared']:.1f} processors busy"
-        )
+        words.append(f"the node was shared: other processes used {host['shared']:.1f} processors")
     if host["idle_gpus"]:
         words.append(
-            f"{_plural(host['idle_gpus'], 'GPU')} of the node had no process of the job and "
+            f"{_plural(host['idle_gpus'], 'GPU')} without a process of the job "
             f"{'are' if host['idle_gpus'] > 1 else 'is'} left out"
         )
     if host["torn"]:
@@ -367,8 +365,7 @@ def _notes(host: ComparedHost) -> List[str]:
         name: why for name, why in host["gaps"].items() if name in ("gpus", "job", "cpu", "memory")
     }
     return words + [
-        f"not captured, all the time or some of it: {name} ({why})"
-        for name, why in sorted(gaps.items())
+        f"not captured all the time: {name} ({why})" for name, why in sorted(gaps.items())
     ]
 
 
@@ -440,7 +437,7 @@ def _gpu_lines(gpus: Sequence[ComparedGpu]) -> List[str]:
     ]
     if not rows:
         return []
-    lines = ["how busy each GPU was (idle: below 5 %, busy: from 90 % on; share of the time)"]
+    lines = ["GPU utilization (idle: below 5 %, busy: from 90 %; share of the time)"]
     lines += _table(
         rows,
         [

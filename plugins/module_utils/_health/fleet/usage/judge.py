@@ -114,7 +114,7 @@ def judge(
                 Finding(
                     "no_samples",
                     UNKNOWN,
-                    f"the capture has no sample: {_unusable(capture)}",
+                    f"the capture has no samples: {_unusable(capture)}",
                     "watch",
                     NODE,
                     {"ended": capture.ended},
@@ -159,9 +159,9 @@ def _of_gpu(gpu: _Gpu, rules: UsageRules, processes: List[GpuProcess]) -> List[F
     ):
         underused = True
         message = (
-            f"a kernel ran {gpu.figures['mean']:.0f} % of the time over "
-            f"{gpu_activity.span(held_seconds)} in which a process had the GPU, "
-            f"less than {rules['underused_percent']:g} % (underused_percent)"
+            f"a kernel ran {gpu.figures['mean']:.0f} % of the "
+            f"{gpu_activity.span(held_seconds)} in which a process held the GPU, expected at "
+            f"least {rules['underused_percent']:g} % (underused_percent)"
         )
         evidence = {
             "mean": gpu.figures["mean"],
@@ -176,7 +176,7 @@ def _of_gpu(gpu: _Gpu, rules: UsageRules, processes: List[GpuProcess]) -> List[F
     if gpu.figures and occupied and occupied["mean"] < rules["memory_low_percent"]:
         message = (
             f"{occupied['mean']:.0f} % of the GPU's memory is in use at steady state, "
-            f"less than {rules['memory_low_percent']:g} % (memory_low_percent)"
+            f"expected at least {rules['memory_low_percent']:g} % (memory_low_percent)"
         )
         # Low memory use matters only on a GPU that is idle too; a busy GPU may need no more.
         status, action = (WARN, "watch") if underused else (PASS, "none")
@@ -200,9 +200,9 @@ def _held_idle(
     if longest is None or longest.seconds < rules["held_idle_seconds"]:
         return []
     message = (
-        f"held by a process and idle (below {IDLE:.0f} %) for "
-        f"{gpu_activity.span(longest.seconds)} without a pause, "
-        f"{gpu_activity.span(rules['held_idle_seconds'])} or more is a waste (held_idle_seconds)"
+        f"held by a process but idle (below {IDLE:.0f} %) for "
+        f"{gpu_activity.span(longest.seconds)}, expected less than "
+        f"{gpu_activity.span(rules['held_idle_seconds'])} (held_idle_seconds)"
     )
     who = [
         {key: one.get(key) for key in ("pid", "name", "pod")} for one in processes[:_MOST_PROCESSES]
@@ -221,10 +221,10 @@ def _stalls(gpu: _Gpu, idle: List[Episode], rules: UsageRules) -> List[Finding]:
     if share < rules["stalled_percent"] or len(idle) < rules["stalled_episodes"]:
         return []
     message = (
-        f"stood still for {share:.0f} % of the time in {len(idle)} episodes of "
-        f"{stood / len(idle):.0f} s on average, as when a job waits for its input, "
-        f"evaluates or writes checkpoints ({rules['stalled_percent']:g} % and "
-        f"{rules['stalled_episodes']} episodes are too many)"
+        f"idle for {share:.0f} % of the time in {len(idle)} episodes of "
+        f"{stood / len(idle):.0f} s on average, as in a job that waits for input, evaluates "
+        f"or writes checkpoints; expected less than {rules['stalled_percent']:g} % or "
+        f"{rules['stalled_episodes']} episodes"
     )
     evidence = {
         "share": round(share, 1),
@@ -245,9 +245,9 @@ def _across(gpus: List[_Gpu], rules: UsageRules) -> List[Finding]:
     if most - least <= rules["imbalance_points"]:
         return []
     message = (
-        f"a kernel ran {least:.0f} % of the time, on the busiest GPU of the node {most:.0f} %: "
-        f"more than {rules['imbalance_points']:g} points apart "
-        "(imbalance_points), if one job has them all"
+        f"a kernel ran {least:.0f} % of the time, {most:.0f} % on the busiest GPU of the "
+        f"node, expected at most {rules['imbalance_points']:g} points of difference within a "
+        "job (imbalance_points)"
     )
     evidence = {"means": {str(gpu.index): mean for mean, gpu in used}}
     return [Finding("gpu_imbalance", WARN, message, "watch", idler.subject, evidence)]
@@ -260,8 +260,8 @@ def _cpu(
     if periods and 100 * throttled / periods > rules["throttled_percent"]:
         share = 100 * throttled / periods
         message = (
-            f"the job was throttled in {share:.0f} % of its scheduling periods: its "
-            f"limit of processors is too low ({rules['throttled_percent']:g} %)"
+            f"the job was throttled in {share:.0f} % of its scheduling periods, expected less "
+            f"than {rules['throttled_percent']:g} %: its CPU limit is too low"
         )
         return [
             Finding(
@@ -288,9 +288,9 @@ def _cpu(
     ):
         return []
     message = (
-        f"tasks of {whose} waited for a processor {waited['mean']:.0f} % of the time, while "
-        f"the GPUs were busy for {busy['mean']:.0f} %: "
-        f"more than {rules['cpu_pressure_percent']:g} % (cpu_pressure_percent)"
+        f"tasks of {whose} waited for a processor {waited['mean']:.0f} % of the time while "
+        f"the GPUs were busy for {busy['mean']:.0f} %, expected less than "
+        f"{rules['cpu_pressure_percent']:g} % (cpu_pressure_percent)"
     )
     return [
         Finding(
@@ -310,8 +310,8 @@ def _memory(capture: Capture, rules: UsageRules) -> List[Finding]:
     used = figures([_series(capture, "job_memory")])
     if kills:
         message = (
-            f"the kernel killed {kills:.0f} process{'es' if kills > 1 else ''} of the "
-            "job, because the job was at its limit of memory"
+            f"the kernel killed {kills:.0f} process{'es' if kills > 1 else ''} of the job "
+            "because the job reached its memory limit"
         )
         return [
             Finding(
@@ -332,9 +332,9 @@ def _memory(capture: Capture, rules: UsageRules) -> List[Finding]:
         return []
     share = 100 * used["p95"] / limit
     message = (
-        f"the job used {share:.0f} % of its limit of memory or more for 5 % of the time, "
-        "without what is only cached: more than "
-        f"{rules['memory_limit_percent']:g} % (memory_limit_percent)"
+        f"the job used at least {share:.0f} % of its memory limit for 5 % of the time, page "
+        f"cache excluded, expected less than {rules['memory_limit_percent']:g} % "
+        "(memory_limit_percent)"
     )
     return [
         Finding(
@@ -359,8 +359,8 @@ def _visible(capture: Capture) -> List[Finding]:
     if math.isnan(requested) or shown is None or shown <= requested:
         return []
     message = (
-        f"{shown} GPUs are visible to the job, which asked for {requested:.0f}: {by} "
-        "defeats the isolation of jobs"
+        f"{shown} GPUs are visible to the job, expected {requested:.0f} (requested): {by} "
+        "bypasses the isolation of jobs"
     )
     return [
         Finding(
@@ -415,19 +415,19 @@ def _trouble(capture: Capture, gpus: List[_Gpu]) -> List[Finding]:
     busy = figures([gpu.busy for gpu in gpus]) if gpus else None
     if busy is None:
         message = (
-            "no sample tells how busy a GPU is: "
-            f"{capture.gaps.get('gpus') or 'the driver does not report it (MIG, say)'}"
+            "no sample has the GPUs' utilization: "
+            f"{capture.gaps.get('gpus') or 'the driver does not report it, as with MIG'}"
         )
         found.append(Finding("no_samples", UNKNOWN, message, "watch", NODE, {"gaps": capture.gaps}))
     elif not any(gpu.told for gpu in gpus):
         message = (
-            "the driver does not tell which processes have a GPU, so that nothing is "
-            "said of GPUs that are held and not used"
+            "the driver does not report which processes hold a GPU, so idle GPUs that are "
+            "held are not found"
         )
         found.append(Finding("usage_incomplete", PASS, message, "none", NODE))
     elif busy["missing"] > 10 or capture.ended == "vanished":
         how = (
-            "; the sampler ended without saying why (killed, or the node went down)"
+            "; the sampler ended without a reason (it was killed, or the node went down)"
             if capture.ended == "vanished"
             else ""
         )
@@ -479,7 +479,7 @@ def _summary(capture: Capture, gpus: List[_Gpu]) -> str:
 
 def _unusable(capture: Capture) -> str:
     return (
-        "the sampler ended without saying why"
+        "the sampler ended without a reason"
         if capture.ended == "vanished"
         else f"the sampler ended by {capture.ended}"
     )

@@ -35,36 +35,33 @@ class UsageMetric(NamedTuple):
 #: share of time in which memory was read or written; ``memory_occupied`` is the amount in use.
 METRICS = (
     UsageMetric("gpu_utilization", "gpu", "%", "time in which a kernel ran"),
-    UsageMetric("memory_occupied", "gpu", "%", "memory of the GPU in use"),
+    UsageMetric("memory_occupied", "gpu", "%", "GPU memory in use"),
     UsageMetric(
         "memory_bandwidth_busy", "gpu", "%", "time in which the GPU's memory was read or written"
     ),
-    UsageMetric("sm_clock", "gpu", "MHz", "clock of the multiprocessors"),
-    UsageMetric("power", "gpu", "W", "power of the GPU"),
-    UsageMetric("temperature", "gpu", "C", "temperature of the GPU"),
-    UsageMetric("cpu_user", "node", "%", "processors of the node, user"),
-    UsageMetric("cpu_system", "node", "%", "processors of the node, kernel"),
-    UsageMetric("cpu_iowait", "node", "%", "processors of the node, waiting for disks"),
-    UsageMetric("memory_used", "node", "%", "memory of the node that is not available"),
+    UsageMetric("sm_clock", "gpu", "MHz", "SM clock"),
+    UsageMetric("power", "gpu", "W", "GPU power"),
+    UsageMetric("temperature", "gpu", "C", "GPU temperature"),
+    UsageMetric("cpu_user", "node", "%", "node CPU, user"),
+    UsageMetric("cpu_system", "node", "%", "node CPU, kernel"),
+    UsageMetric("cpu_iowait", "node", "%", "node CPU, waiting for disks"),
+    UsageMetric("memory_used", "node", "%", "node memory that is not available"),
     UsageMetric(
-        "memory_with_cache",
-        "node",
-        "%",
-        "memory of the node that is not free, the page cache with it",
+        "memory_with_cache", "node", "%", "node memory that is not free, page cache included"
     ),
-    UsageMetric("cpu_pressure", "node", "%", "time in which some task waited for a processor"),
-    UsageMetric("io_pressure", "node", "%", "time in which some task waited for a disk"),
+    UsageMetric("cpu_pressure", "node", "%", "time in which a task waited for a processor"),
+    UsageMetric("io_pressure", "node", "%", "time in which a task waited for a disk"),
     UsageMetric("disk_read", "node", "bytes/s", "read from disks"),
     UsageMetric("disk_write", "node", "bytes/s", "written to disks"),
     UsageMetric("network_received", "node", "bytes/s", "received over the network"),
     UsageMetric("network_sent", "node", "bytes/s", "sent over the network"),
     UsageMetric("infiniband_received", "node", "bytes/s", "received over InfiniBand"),
     UsageMetric("infiniband_sent", "node", "bytes/s", "sent over InfiniBand"),
-    UsageMetric("job_cpu", "job", "cores", "processors that the job kept busy"),
-    UsageMetric("other_cpu", "job", "cores", "processors that all else on the node kept busy"),
-    UsageMetric("job_memory", "job", "bytes", "memory of the job, without what is cached"),
+    UsageMetric("job_cpu", "job", "cores", "processors used by the job"),
+    UsageMetric("other_cpu", "job", "cores", "processors used by other processes of the node"),
+    UsageMetric("job_memory", "job", "bytes", "memory of the job, page cache excluded"),
     UsageMetric(
-        "job_cpu_pressure", "job", "%", "time in which some task of the job waited for a processor"
+        "job_cpu_pressure", "job", "%", "time in which a task of the job waited for a processor"
     ),
 )
 
@@ -215,7 +212,7 @@ def read(lines: Iterable[str], record: Any, host: str) -> Capture:
         else:
             builder.take(said)
     if builder.interval is None:
-        raise ValueError("there is no sampler's first line in it")
+        raise ValueError("the sampler's first line is missing")
     return builder.capture(host, mapping(record))
 
 
@@ -248,7 +245,8 @@ class _Builder:
             interval = number_or_nan(said.get("interval"))
             if math.isnan(interval) or interval <= 0:
                 raise ValueError(
-                    f"interval: {said.get('interval')!r} is not a time between samples"
+                    f"interval: {said.get('interval')!r} is invalid; expected the seconds "
+                    "between samples"
                 )
             self.interval, self._begun, self._cpus = (
                 interval,

@@ -23,14 +23,13 @@ def load(directory: str) -> List[Capture]:
         names = sorted(os.listdir(directory))
     except OSError as error:
         raise ValueError(
-            f"cannot be read ({error.strerror}); give the directory that a capture was "
-            "collected into"
+            f"cannot be read ({error.strerror}); expected the directory of a collected capture"
         ) from None
     hosts = [name[: -len(SAMPLES)] for name in names if name.endswith(SAMPLES)]
     if not hosts:
         raise ValueError(
-            f"holds no capture (<host>{SAMPLES} and <host>{RECORD}); give the directory that a "
-            "capture was collected into"
+            f"has no capture (<host>{SAMPLES} and <host>{RECORD}); expected the directory of a "
+            "collected capture"
         )
     return [load_host(directory, host) for host in hosts]
 
@@ -46,15 +45,14 @@ def load_host(directory: str, host: str) -> Capture:
             told: Any = json.load(stream, parse_constant=lambda word: None)
     except OSError as error:
         raise ValueError(
-            f"{record} cannot be read ({error.strerror}), and without it nothing is known of "
-            "the run"
+            f"{record} cannot be read ({error.strerror}), so the run is unknown"
         ) from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{record} is no JSON document: {error}") from None
+        raise ValueError(f"{record} is not a JSON document: {error}") from None
     try:
         with gzip.open(samples, "rt", encoding="utf-8", errors="replace") as stream:
             return read(iter(lambda: stream.readline(_LONGEST_LINE), ""), told, host)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{samples} cannot be unpacked: {error}; collect it again") from None
     except ValueError as error:
-        raise ValueError(f"{samples} is no capture: {error}") from None
+        raise ValueError(f"{samples} is not a capture: {error}") from None

@@ -135,7 +135,7 @@ def _summary(findings: List[Finding]) -> str:
         if finding.status not in (PASS, SKIP):
             by_subject.setdefault(_named(finding.subject), []).append(finding)
     told = [
-        f"{whose}{in_words(several)}"
+        f"{whose}{joined_messages(several)}"
         for (_key, whose), several in sorted(by_subject.items(), key=lambda item: _rank(item[1]))
     ]
     more = f" (and {len(told) - _MOST_SUBJECTS} more)" if len(told) > _MOST_SUBJECTS else ""
@@ -151,23 +151,9 @@ def _rank(findings: List[Finding]) -> int:
     return min(order.index(finding.status) for finding in findings)
 
 
-def in_words(findings: List[Finding]) -> str:
-    """Join several findings about one subject into a sentence: the job's effects, then other
-    changes, without next steps.
-    """
-    from ..snapshots.difference.between import JOB, named
-
-    job = [
-        finding.message[len(JOB) :].partition("; ")[0]
-        for finding in findings
-        if finding.message.startswith(JOB)
-    ]
-    others = [
-        finding.message.partition("; ")[0]
-        for finding in findings
-        if not finding.message.startswith(JOB)
-    ]
-    return "; ".join(([JOB + named(job)] if job else []) + others)
+def joined_messages(findings: List[Finding]) -> str:
+    """The messages of several findings about one subject as one line."""
+    return "; ".join(finding.message for finding in findings)
 
 
 def _judge_kept(kept: KeptReading) -> CheckResult:

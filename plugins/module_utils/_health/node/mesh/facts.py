@@ -81,7 +81,7 @@ def _reading(part: Part, settings: HostSettings) -> Callable[[ReportPipe], None]
 
 
 def _error_text(troubles: List[Finding]) -> str:
-    return troubles[0].message if troubles else "gave no answer"
+    return troubles[0].message if troubles else "no answer"
 
 
 def _hung(troubles: List[Finding]) -> ProgramReading:

@@ -131,7 +131,7 @@ def start(share: Any, host_root: str = "/") -> StartedShare:
     if mishap or not child.values.get("listening"):
         crashed = mishap.get("crashed") or {}
         how = crashed.get("raised") or (
-            "it did not begin to listen" if mishap.get("hung") else "it ended at once"
+            "it did not listen" if mishap.get("hung") else "it ended at once"
         )
         _refuse_twin(accepted, host_root)
         raise MeshError(f"the node process could not be started: {how}")
@@ -176,13 +176,11 @@ def collect(
             return nothing(
                 run,
                 "none",
-                "no node process is running here: it was never started, has been collected, "
-                "was ended or has ended by itself",
+                "no node process runs here: it was not started, has ended, or its readings "
+                "were collected",
             )
         if answer.get("replaced"):
-            return nothing(
-                run, "replaced", f"{answer['replaced']} is being measured here now ({peer})"
-            )
+            return nothing(run, "replaced", f"{answer['replaced']} is being measured here ({peer})")
         if over or answer.get("state") == "done":
             return answer
         time.sleep(min(_ASK_AGAIN, max(0.0, until - time.monotonic())))
@@ -226,7 +224,7 @@ def _refuse_twin(share: Share, host_root: str) -> None:
     if found.get("run") == share["run"] and found.get("host") != share["host"]:
         raise MeshError(
             f"this machine is already measured as {found.get('host')}: the inventory has two "
-            "names for it, measure it by one of them"
+            "names for it"
         )
 
 
@@ -304,9 +302,7 @@ def _connected_to(address: str) -> Optional[socket.socket]:
         except BlockingIOError as error:  # as many wait already as may (listen(2))
             if time.monotonic() >= until:
                 connection.close()
-                words = (
-                    "it accepts no connections, and no more can wait; find it (ss -xlp) and end it"
-                )
+                words = "it accepts no connections and its queue is full (`ss -xlp` shows it)"
                 raise MeshError(f"the node process here cannot be reached: {words}") from error
             time.sleep(0.05)
         except OSError as error:
@@ -322,7 +318,7 @@ def _exchange(connection: socket.socket, question: Question, seconds: float) -> 
         raise ValueError(f"an answer of {length} bytes is too long")
     answer = json.loads(_received(connection, length, until))
     if not isinstance(answer, dict):
-        raise ValueError("its answer is no dictionary")
+        raise ValueError("its answer is not a dictionary")
     return decode(MeshAnswer, answer)
 
 
@@ -335,7 +331,7 @@ def _received(connection: socket.socket, length: int, until: float) -> bytes:
         connection.settimeout(remaining)
         part = connection.recv(min(65536, length - len(data)))
         if not part:
-            raise OSError(errno.ECONNRESET, "it ended in the middle of its answer")
+            raise OSError(errno.ECONNRESET, "its answer is truncated")
         data += part
     return bytes(data)
 
@@ -365,7 +361,7 @@ def _ended(host_root: str, peer: _Peer) -> bool:
 
 def _kill(peer: _Peer, run: Optional[str], answer: MeshAnswer, host_root: str) -> None:
     """Kill a node process that does not end on request."""
-    words = answer.get("error") or "it does not end"
+    words = answer.get("error") or "it did not end"
     try:
         # The process id may have been reused: only a process of the same user is killed.
         if peer.pid > 1 and os.stat(f"/proc/{peer.pid}").st_uid == peer.uid:
@@ -376,7 +372,7 @@ def _kill(peer: _Peer, run: Optional[str], answer: MeshAnswer, host_root: str) -
         words = f"{words}; {error.strerror}"
     who = f"the node process of run {answer.get('run') or run or 'unknown'} ({peer})"
     raise MeshError(
-        f"{who} is in the way and cannot be ended: {words}; end it as its user or as root"
+        f"{who} holds the socket and cannot be ended: {words}; end it as its user or as root"
     )
 
 

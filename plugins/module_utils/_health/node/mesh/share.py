@@ -74,8 +74,8 @@ def accepted_share(share: Any, now: float) -> Share:
         )
     if share["start"] + share["lifetime"] <= now:
         raise ValueError(
-            f"share.lifetime: {share['lifetime']} s after share.start are over on this host's "
-            f"clock ({now:.0f})"
+            f"share.lifetime: {share['lifetime']} s after share.start are already over on "
+            f"this host's clock ({now:.0f})"
         )
     for number, window in enumerate(share["windows"]):
         where = f"share.windows[{number}]"

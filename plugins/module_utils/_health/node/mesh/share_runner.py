@@ -76,7 +76,7 @@ class _Opening:
         reading = self.reading.copy()
         if self.child:
             reading.update(self.child.values.get("reading") or self.reading)
-        words = "this window was not over when the readings were taken"
+        words = "this window had not ended when the readings were collected"
         reading["error"] = programs.error("not_run", words)
         return reading
 
@@ -170,9 +170,7 @@ class ShareRunner:
         window = one.window
         lateness = time.monotonic() - one.opens
         if lateness > window.get("handshake_seconds", _LATE):
-            one.fail(
-                programs.error("late", f"this node came {lateness:.1f} s too late for this window")
-            )
+            one.fail(programs.error("late", f"this node was {lateness:.1f} s late for this window"))
             return
         trouble = windows.missing(window, self._tools)
         if trouble:
@@ -213,10 +211,10 @@ class ShareRunner:
             return None
         self._lock.close()
         if locked_by.get("error"):
-            return f"the lock that keeps checks apart could not be taken: {locked_by['error']}"
+            return f"the lock of the checks could not be taken: {locked_by['error']}"
         return (
             "another check is measuring on this node: "
-            f"{locked_by.get('name') or 'a process not visible here'} (pid "
+            f"{locked_by.get('name') or 'a process that is not visible here'} (pid "
             f"{locked_by.get('pid')})"
         )
 

@@ -384,11 +384,13 @@ def mishap_of(child: Child) -> ErrorReading:
     if "hung" in mishap:
         return programs.error(
             "hung",
-            f"{mishap['hung']['what']} hung and was ended after "
+            f"{mishap['hung']['what']} hung and was killed after "
             f"{mishap['hung']['allowed_seconds']:.1f} s",
         )
     crashed = mishap.get("crashed") or {}
     how = crashed.get("raised") or (
-        f"ended by signal {crashed['signal']}" if crashed.get("signal") else "ended without a word"
+        f"ended by signal {crashed['signal']}"
+        if crashed.get("signal")
+        else "ended without a message"
     )
     return programs.error("crashed", f"{crashed.get('what') or child.stage}: {how}")

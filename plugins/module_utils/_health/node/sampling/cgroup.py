@@ -112,7 +112,7 @@ class ControlGroup:
         """
         base = self._directory(self._first)
         if base is None or not os.path.isdir(base):
-            raise NoGroup("its control group is gone, so the job has ended")
+            raise NoGroup("the control group does not exist any more, so the job has ended")
         found = self._read_v2() if self.version == 2 else self._read_v1()
         return {name: value for name, value in found.items() if value is not None}
 
@@ -164,7 +164,7 @@ class ControlGroup:
         if job.get("pid") is not None:
             paths = _memberships(self._host, int(job["pid"]))
             if paths is None:
-                raise NoGroup(f"there is no process {job['pid']}")
+                raise NoGroup(f"process {job['pid']} does not exist")
             # Without a group of its own in a controller, the values are those of the whole node.
             own = {
                 name: path

@@ -176,8 +176,8 @@ def validate_start(directory: str, settings: CaptureSettings) -> None:
         ]
         if other:
             raise CaptureError(
-                f"the capture {settings['name']} runs already, with {', '.join(other)}; stop "
-                "it first, or give another name"
+                f"capture {settings['name']} already runs with {', '.join(other)}; stop it "
+                "first, or give another name"
             )
     elif (
         found["state"] == "ended"
@@ -185,7 +185,7 @@ def validate_start(directory: str, settings: CaptureSettings) -> None:
         and not mapping(found["record"]).get("collected")
     ):
         raise CaptureError(
-            f"there is a capture {settings['name']} that has not been collected; collect it "
+            f"capture {settings['name']} exists but is not collected; collect it "
             "(state=collected), remove it (state=absent), or give another name"
         )
 
@@ -202,7 +202,7 @@ def stop(directory: str) -> bool:
             os.kill(found.pid, signal.SIGKILL)
             if not _ends(directory, 2.0):
                 raise CaptureError(
-                    f"the sampler (pid {found.pid}) cannot be ended; it hangs in the kernel"
+                    f"the sampler (pid {found.pid}) cannot be ended: it hangs in the kernel"
                 )
     except ProcessLookupError:
         pass
@@ -258,7 +258,7 @@ def _launch(directory: str, settings: CaptureSettings) -> None:
     }
 
     def become(report: ReportPipe) -> None:
-        report.stage("starting a Python of its own")
+        report.stage("starting a separate Python")
         own = _identity(os.getpid())
         _write(os.path.join(directory, SAMPLER), own._asdict())
         with tempfile.TemporaryFile(dir=directory) as stream:
@@ -338,8 +338,8 @@ def _refuse_forged(directory: str, pid: int) -> None:
         return  # one of them is gone, and nothing is left to end
     if writer != owner:
         raise CaptureError(
-            f"{path} is of user {writer} and says that the sampler is process {pid}, which is "
-            f"of user {owner}: nothing was ended"
+            f"{path} of user {writer} names process {pid} of user {owner} as its sampler; "
+            "nothing was ended"
         )
 
 

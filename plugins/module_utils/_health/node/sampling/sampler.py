@@ -332,7 +332,7 @@ class _Driver:
         now = time.monotonic()
         since, what = self._stage.get()
         if self._child and what and now - since > self._hang:
-            self._why = f"{what} has not returned for {now - since:.0f} s and was given up"
+            self._why = f"{what} has not returned for {now - since:.0f} s and was abandoned"
             self._child.stop(0.0)
             self._abandoned, self._child, self._again = (
                 self._child.abandoned,

@@ -136,7 +136,9 @@ class HostSources:
             if text is not None:
                 found[resource] = averages(text)
         if not found:
-            raise Absent("this kernel does not tell pressure (PSI is off or it is older than 4.20)")
+            raise Absent(
+                "this kernel reports no pressure (PSI is off, or the kernel is older than 4.20)"
+            )
         return found
 
     def _disk(self, now: float) -> Values:
@@ -148,7 +150,7 @@ class HostSources:
                 if self.host.names("sys/block", name, "device") is not None
             ]
         if not self._disks:
-            raise Absent("no disk of its own")
+            raise Absent("no disk")
         counters: Dict[str, int] = {}
         for line in self._text("proc/diskstats").splitlines():
             fields = line.split()
@@ -193,7 +195,7 @@ class HostSources:
             ]
             self._interfaces = own or [name for name in rows if name != "lo"]
         if not self._interfaces:
-            raise Absent("no network interface but the loopback")
+            raise Absent("no network interface except the loopback")
         counters = {}
         for name in self._interfaces:
             if name in rows:
