@@ -166,7 +166,7 @@ def _record(connection: socket.socket) -> bytes:
         head = struct.unpack(">I", _exactly(connection, 4, until))[0]
         last, length = bool(head & 0x80000000), head & 0x7FFFFFFF
         if len(record) + length > _MOST_BYTES:
-            raise NotUnderstood("answered something that is no RPC")
+            raise NotUnderstood("the answer is not RPC")
         record += _exactly(connection, length, until)
     return record
 
