@@ -88,7 +88,7 @@ class ActionModule(_once.Once):
 
 def _gather(given: list[str], gathered: calibration.GatheredRates) -> list[str]:
     """Add the run documents to ``gathered``, the newest first; returns the files that cannot be
-    read. Raises ValueError for a directory without documents, and for a named file that is none.
+    read. Raises ValueError for a directory without documents, and for a named file that is not a document.
     """
     unread: list[str] = []
     ages: list[tuple[str, str]] = []

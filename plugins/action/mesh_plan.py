@@ -55,7 +55,7 @@ _OPTIONS: dict[str, dict[str, t.Any]] = {
 #: Options that a plan takes from the result that ``frozen`` names.
 _FROZEN = ("checks", "rounds", "together", "seed", "group_by", "confirm", "options")
 
-#: The result for a second pass that measures nothing.
+#: The result for a retest that measures nothing.
 _NO_PASS: dict[str, t.Any] = {"plan": None, "shares": {}, "goes_on": False}
 
 #: Shortest time in seconds from a plan to its first window, and the time to dispatch a task to a

@@ -7,13 +7,13 @@ peers, as by default. A pair's rate is what the weaker end can do, with log-norm
 of the measurements lose 30 to 60 % for no reason. What is below 0.8 of the plane's 75th percentile
 is bad. One part in a hundred really is, at 30 to 70 % of its rate: of the nodes (one plane or all,
 sending, receiving or both), of the links among those sampled (one way or both), or one path from
-rack to rack. Then the second pass, which measures each pair twice and believes the better figure,
+rack to rack. Then the retest, which measures each pair twice and believes the better figure,
 and localisation of both together.
 
     .venv/bin/python tests/benchmark/localising.py [--nodes 64 256 1024 4096] [--seeds 10] \\
         [--seed 0] [--kinds nodes links paths]
 
-First pass and second pass: precision and recall of what is named after each. Exact: of the nodes
+First pass and retest: precision and recall of what is named after each. Exact: of the nodes
 found, those whose planes and direction are right too. Links: precision and recall are over the
 links that were sampled. CPU seconds: the median of a localisation of the first pass.
 """
@@ -83,7 +83,7 @@ class Outcome(NamedTuple):
     #: Nodes that were named as the cause although another part is broken.
     innocent: int
     undecided: int
-    #: Rounds of the second pass, and the share of all links that the first one saw.
+    #: Rounds of the retest, and the share of all links that the first one saw.
     rounds: int
     seen: float
     observations: int
@@ -124,7 +124,7 @@ def simulate(n: int, kind: str, seed: int) -> Outcome:
     again = follow_up(suspected, first, groups)
     figures = [measured(rng, again, fault) for _time in range(TIMES_AGAIN)]
     second = judged({pair: max(one[pair] for one in figures) for pair in figures[0]}, floors)
-    # What the second pass measured again takes the place of what the first says.
+    # What the retest measured again takes the place of what the first says.
     both = {one[:4]: one for one in first + second}
     causes = [
         cause
@@ -267,7 +267,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="the first of them")
     options = parser.parse_args()
     print(
-        "| bad | n | runs | bad in all | first pass: precision | recall | second pass: "
+        "| bad | n | runs | bad in all | first pass: precision | recall | retest: "
         "precision | recall | exact | innocent nodes | undecided "
         "| rounds | n-1 | links seen | observations | localise CPU s |"
     )

@@ -34,7 +34,7 @@ def test_a_fault_is_named_exactly(name, eight):
     finally:
         cluster.heal()
     assert said(judged) in fault.expected
-    # Where nothing is broken a busy machine may still hold a measurement up, and the second pass
+    # Where nothing is broken a busy machine may still hold a measurement up, and the retest
     # clears it; tests/unit/test_mesh_judge.py has none.
     assert len(plans) == 2 or name == "healthy"
     for host in cluster.hosts:

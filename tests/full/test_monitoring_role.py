@@ -454,7 +454,7 @@ def test_with_its_defaults_on_a_copy_of_this_machine(controller, tmp_path):
     if "mount:" in tried.stdout and "PLAY" not in tried.stdout or os.geteuid():
         pytest.skip(f"needs root and an overlay of /: {tried.stdout.strip()[-200:]}")
     assert tried.returncode == 0, tried.stdout[-4000:]
-    assert "Alerts stand at http://localhost:9093 and no notification is sent" in tried.stdout
+    assert "http://localhost:9093 lists the alerts, but no notification is sent" in tried.stdout
     assert re.search(
         r"works on Debian and Ubuntu,.*This is Rocky", tried.stdout.replace("\n", " ")
     ), tried.stdout[-2000:]

@@ -485,7 +485,7 @@ def test_scattered_links_are_no_path():
     elsewhere = [link(*pair, "eth1") for pair in pairs[100:900:60]]
     causes = localise(world(nodes, *on_one, *elsewhere, planes=["eth1"], pairs=pairs), groups)
     assert {cause.scope for cause in causes} == {"link"}
-    # The links are too few to tell, so the second pass looks across the path too.
+    # The links are too few to tell, so the retest looks across the path too.
     across = [
         pair
         for pair in follow_up(causes, world(nodes, planes=["eth1"], pairs=pairs), groups)
@@ -499,7 +499,7 @@ def test_scattered_links_are_no_path():
     ]
 
 
-# ---- the second pass ----
+# ---- the retest ----
 
 
 def test_suspects_meet_proven_partners_and_suspect_links_again():

@@ -102,7 +102,7 @@ def planned(
 
 
 def run(world, first, later=None):
-    """Judge the world (``later``: what has become of it by then) by the plan, with a second pass
+    """Judge the world (``later``: what has become of it by then) by the plan, with a retest
     where there are suspects, and the number of passes.
     """
     plans, passes = [first], [world.readings(first)]
@@ -307,7 +307,7 @@ def after_a_dip(seed):
 
 
 def with_a_slow_path():
-    """A path is slow, and the second pass measures a pair within a rack, too: both plans, both
+    """A path is slow, and the retest measures a pair within a rack, too: both plans, both
     readings, and that pair.
     """
     first = planned(rounds="all")
@@ -944,7 +944,7 @@ def test_what_is_over_by_the_second_pass_leaves_no_broken_links(hosts, fault, co
 
 
 def test_who_sat_out_was_not_measured_and_has_not_passed():
-    """Three hosts and one round: one of them has a partner in the second pass only, and that one is
+    """Three hosts and one round: one of them has a partner in the retest only, and that one is
     faulty.
     """
     outcomes = set()
@@ -994,7 +994,7 @@ def test_silence_in_one_pass_is_not_counted_in_the_other():
     second = plan.follow_up(first, [("eth2", "gpu01", "gpu02")], 2000.0, 5.0, 100)
     judged = judge.judge([first, second], [Closed().readings(first), World().readings(second)])
     finding = findings_of(judged, "gpu04")["ports_closed", "unknown"]
-    assert finding.evidence["repeated"] is None, "the second pass did not measure it"
+    assert finding.evidence["repeated"] is None, "the retest did not measure it"
 
 
 def test_a_host_says_why_it_has_no_readings():

@@ -978,7 +978,7 @@ def test_the_bytes_are_not_known_when_a_speed_is_not():
     )
 
 
-# ---- the second pass ----
+# ---- the retest ----
 
 
 def met(made):

@@ -540,7 +540,7 @@ def facts(host):
 
 
 def meshed(world):
-    """The document of a mesh of eight hosts in such a world, with its second pass."""
+    """The document of a mesh of eight hosts in such a world, with its retest."""
     names = [f"gpu{number:02d}" for number in range(1, 9)]
     options = {
         "iperf3_pairs": iperf3_pairs.CHECK.defaults(),

@@ -17,7 +17,7 @@ from ..model import FAIL, UNKNOWN, WARN
 
 NONE, MONITOR, ISOLATE, UNRECOGNISED = "none", "monitor", "isolate", "unrecognised"
 TRIAGE, CONFIG, RESET = "triage", "config", "reset"
-#: Our word for an error of which neither its document nor this table knows how grave it is.
+#: The severity of an error for which neither the document nor this table has one.
 UNRATED = "unrated"
 #: Our word for a failure that names no error that counts: a mere warning prints as Fail too.
 UNEXPLAINED = "unexplained"

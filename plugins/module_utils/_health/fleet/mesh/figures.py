@@ -386,7 +386,7 @@ def expectations(plan: Plan, legs: Iterable[Leg]) -> Dict[LinkClass, Expected]:
     """Expected rate by plane and link class: the operator's minimum, else the fleet's figures, else
     the link speed.
 
-    A second pass measures mostly suspects, so its figures set the expectation only if there is no
+    A retest measures mostly suspects, so its figures set the expectation only if there is no
     figure of the first pass.
     """
     speeds = link_classes(plan)
@@ -493,7 +493,7 @@ def observe(
     """The observations that the figures of one pass give."""
     observed = Observed({}, {}, {}, {})
     echoes = [echo for echo in figures.echoes if echo.turn == turn]
-    # A second pass measures mostly suspects; only the first pass shows the usual delay.
+    # A retest measures mostly suspects; only the first pass shows the usual delay.
     usual = usual_delays([echo for echo in figures.echoes if echo.turn == 1] or echoes)
     _observe_pings(observed, plan, echoes, usual)
     _observe_rates(observed, plan, [leg for leg in figures.legs if leg.turn == turn], expected)
@@ -515,9 +515,9 @@ def observe(
 
 
 def merged(first: Observed, second: Observed, gone: Iterable[str]) -> Observed:
-    """Merge both passes: an observation of the second pass replaces the one of the first, except
+    """Merge both passes: an observation of the retest replaces the one of the first, except
     that a pair that only lost its connection keeps its rate. For hosts that are ``gone`` in the
-    second pass, good observations of the first pass are dropped on each plane that the second pass
+    retest, good observations of the first pass are dropped on each plane that the retest
     measured.
     """
     both = Observed(*(dict(family) for family in first))

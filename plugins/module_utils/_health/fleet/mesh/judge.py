@@ -231,7 +231,7 @@ def _node_finding(view: View, explained: Explained) -> Finding:
         action = "drain_node"
     if explained.repeated is False:
         status, action = WARN, "watch"
-        message += "; the second pass did not confirm this"
+        message += "; the retest did not confirm this"
     plane = interface_of(view, cause.nodes[0], cause.plane)
     subject = Subject("interface", name=plane) if cause.scope == "interface" and plane else NODE
     return Finding(code, status, message, action, subject, evidence_of(view, explained))
@@ -536,7 +536,7 @@ def _run_finding(view: View, explained: Explained) -> Finding:
         code = _firewall_code(explained)
         message += f"; {firewall_hint(view, explained)}"
     if explained.repeated is False:
-        message += "; the second pass did not confirm this"
+        message += "; the retest did not confirm this"
     elif once:
         message += "; seen once"
     subject = Subject(cause.scope, name=f"{between(view, cause)} on {cause.plane or 'every plane'}")

@@ -802,13 +802,13 @@ def crosses(names: Tuple[str, ...], source: Optional[str], target: Optional[str]
     )
 
 
-# ---- the second pass ----
+# ---- the retest ----
 
 
 def follow_up(
     causes: Sequence[Cause], observations: Sequence[Observation], groups: Mapping[str, str]
 ) -> List[Pair]:
-    """The pairs of the second pass: suspects with known-good partners, suspect links again, and new
+    """The pairs of the retest: suspects with known-good partners, suspect links again, and new
     pairs across and within the groups of suspect paths. For an undecided single node with good
     observations, its bad pairs count as suspect links.
 
@@ -892,7 +892,7 @@ def _named_first(groups: Tuple[str, ...]) -> Tuple[str, str]:
 def repeated(
     cause: Cause, second: Sequence[Observation], groups: Optional[Mapping[str, str]] = None
 ) -> Optional[bool]:
-    """Whether the second pass confirmed the cause: False if at least half of the predicted
+    """Whether the retest confirmed the cause: False if at least half of the predicted
     observations were good, None if none was measured.
 
     Paths are matched through the ``groups`` of the nodes.

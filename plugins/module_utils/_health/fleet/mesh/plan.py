@@ -40,7 +40,7 @@ _LEAST_INTERVAL, _LEAST_PERIOD = 1.0, 20.0
 _UNCOLLECTED = 600
 #: Maximum number of second-pass pairs of a host on a plane.
 _MOST_AGAIN = 4
-#: Measurements of each pair in the second pass: a disturbance may slow one of them, the better one
+#: Measurements of each pair in the retest: a disturbance may slow one of them, the better one
 #: counts.
 TIMES_AGAIN = 2
 #: Bytes of a small ping on the wire: 56 of data, ICMP 8, IPv6 40, Ethernet 14.
@@ -173,7 +173,7 @@ def plan_text(description: PlanDescription) -> str:
 def follow_up(
     plan: Plan, wanted: Iterable[Tuple[str, str, str]], now: float, lead: float, count: int = 100
 ) -> Optional[Plan]:
-    """Plan a second pass with the wanted (plane, host, host) only: ``count`` pings for each, and
+    """Plan a retest with the wanted (plane, host, host) only: ``count`` pings for each, and
     rounds with at most `_MOST_AGAIN` pairs of a host on a plane, in the given order. All rounds run
     twice, so that a temporary disturbance spoils at most one measurement of a pair. None if nothing
     can be measured. Exclusions of the first pass remain.

@@ -46,7 +46,7 @@ class Explained(NamedTuple):
     check: str
     #: Observations of other kinds that the cause explains too.
     further: Tuple[Observation, ...] = ()
-    #: Whether the second pass confirmed the cause; None if it was not measured again.
+    #: Whether the retest confirmed the cause; None if it was not measured again.
     repeated: Optional[bool] = None
     #: True if nothing arrives in this check while the other check's packets arrive.
     filtered: bool = False
@@ -238,7 +238,7 @@ class View:
 
     def causes(self) -> List[Explained]:
         """Return the causes of all bad observations, each once, root causes first, and the causes
-        that the second pass did not confirm.
+        that the retest did not confirm.
         """
         found: List[Explained] = []
         for family, second, first in zip(
