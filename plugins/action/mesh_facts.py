@@ -68,8 +68,8 @@ def read(printed: str) -> float:
 
 
 def best_of(exchanges: list[tuple[float, float, float]]) -> dict[str, float]:
-    """How far the host's clock is ahead, by the exchange with the shortest round trip: the host
-    read it somewhere in between.
+    """Estimate the lead of the host's clock from the exchange with the shortest round trip: the
+    host read its clock between request and answer.
     """
     before, there, after = min(exchanges, key=lambda exchange: exchange[2] - exchange[0])
     return {

@@ -94,7 +94,7 @@ class ActionModule(_once.Once):
             found = self._before_hosts_answer(settings, variables)
         else:
             found = self._plan(options, settings, variables)
-        # As text: Ansible walks through registered values item by item.
+        # Text, because Ansible walks through registered values item by item.
         return {**found, "frozen": json.dumps(frozen)}
 
     def _before_hosts_answer(
@@ -153,7 +153,7 @@ class ActionModule(_once.Once):
     def _returned(self, made: plan.Plan, lead: float, title: str = "mesh") -> dict[str, t.Any]:
         # Planning for thousands of hosts takes seconds, too.
         made["start"] = time.time() + lead
-        # As references, or as text: Ansible walks through registered values item by item.
+        # References or text, because Ansible walks through registered values item by item.
         shares = {
             host: raw_data.keep(share, host) or json.dumps(share)
             for host, share in plan.shares(made).items()

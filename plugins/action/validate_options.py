@@ -61,8 +61,8 @@ class ActionModule(once.Once):
             for problem in problems:
                 lines += [Line(text, "fail") for text in wrapped("  ", plain(problem, None), 4)]
             summary.show(lines)
-            # The callback ends the program, so that no host stands for the error; programs that
-            # read the results need the failed task.
+            # The callback ends the program without a failed host; programs that read the results
+            # need the failed task.
             is_ended = summary.is_listening() and not screen.is_for_programs()
             return {"failed": not is_ended, "msg": f"{title} {'; '.join(problems)}"}
         for text in settings.nhc_without_equivalent():
@@ -150,7 +150,7 @@ class _Settings:
         return list(by_text.values())
 
     def _problems_with(self, name: str, value: _Value) -> t.Iterator[tuple[str, list[str]]]:
-        """The problems with a value, and with what it becomes on each host if it is a template."""
+        """The problems with a value, or with its result on each host if it is a template."""
         templated = _is_template(value.raw)
         for hosts in self._alike(value) if templated else [value.hosts]:
             try:
@@ -227,7 +227,7 @@ def _names_read(value: t.Any) -> set[str]:
 
 
 def _is_registered(value: t.Any) -> bool:
-    """Whether a variable is the result of a task, which a play of the user's may name as it likes."""
+    """True if a variable is the result of a task; a user's play may give it any name."""
     return isinstance(value, t.Mapping) and {"changed", "failed"} <= value.keys()
 
 

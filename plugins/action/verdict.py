@@ -43,8 +43,8 @@ class ActionModule(ActionBase):
     ) -> dict[str, t.Any]:
         super().run(tmp, task_vars)
         variables = task_vars or {}
-        # By now the checks have run: a wrong option fails the run, and what they found is judged
-        # and written down all the same.
+        # The checks have run by now: a wrong option fails the run, but the findings are still
+        # judged and written.
         options, refused = read_options(self._task.args)
         hosts_fail = options["on_failure"] == "hosts"
         if hosts_fail and _is_batch(variables):
@@ -60,14 +60,14 @@ class ActionModule(ActionBase):
 
 
 def _is_batch(variables: t.Mapping[str, t.Any]) -> bool:
-    """Whether hosts of the play are in another batch than this one (``serial``)."""
+    """True if the play has hosts in another batch (``serial``)."""
     batch = set(variables.get("ansible_play_batch") or [])
     return any(host not in batch for host in variables.get("ansible_play_hosts") or [])
 
 
 def _returned(judged: Judged, in_play: t.Sequence[str], hosts_fail: bool) -> dict[str, t.Any]:
-    """Write the run down and return what came out. A failure carries no more than a person wants on
-    the screen.
+    """Write the files of the run and return the task's result. A failed result has only what fits
+    on a screen.
     """
     report = judged.report
     verdict, phase = report.verdict, report.run.phase
@@ -103,7 +103,7 @@ def _returned(judged: Judged, in_play: t.Sequence[str], hosts_fail: bool) -> dic
 
 
 def _statistics(report: RunReport, result: dict[str, t.Any]) -> dict[str, t.Any]:
-    """What ``set_stats`` would set, for the workflows of AWX."""
+    """The statistics that ``set_stats`` would set, for workflows of AWX."""
     by_fit: dict[str, list[str]] = {fit: [] for fit in (FIT, UNFIT, COULD_NOT_TELL)}
     for node in report.nodes:
         by_fit.get(node.verdict.fit, []).append(node.name)

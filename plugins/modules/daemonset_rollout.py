@@ -96,7 +96,7 @@ def main() -> None:
         module.fail_json(msg=f"timeout: {timeout} is invalid; expected seconds, 0 or more")
     cluster = connected(module)
     try:
-        # What remains when the time is over is told in a few requests more.
+        # After the deadline, a few requests report the remaining pods.
         seen = cluster.run(
             follow(namespace, name, 0 if module.check_mode else timeout), timeout + 60
         )

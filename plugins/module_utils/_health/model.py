@@ -84,8 +84,8 @@ def _number(value: Any) -> Optional[float]:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a finding is about: a GPU (by index, UUID and PCI bus id), a link, an interface, a peer,
-    the node.
+    """The subject of a finding: a GPU (by index, UUID and PCI bus id), a link, an interface, a
+    peer, the node.
     """
 
     kind: str

@@ -86,5 +86,5 @@ def _bracket(place: Optional[int], first: str, last: str) -> str:
 
 
 def _count(place: Optional[int], first: str, last: str) -> int:
-    """How many names a bracket stands for."""
+    """The number of names in a bracket."""
     return 1 if place is None else int(_split(last)[place]) - int(_split(first)[place]) + 1

@@ -5,7 +5,7 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""What changed since the run before, for the report page. Pure."""
+"""The changes since the previous run, for the report page. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_text im
 #: Fitness of a node as text.
 FITNESS_TEXTS = {FIT: "fit", UNFIT: "unfit", COULD_NOT_TELL: "undecided", SKIPPED: "skipped"}
 _MOST_LINES = 30
-#: The order of the kinds of changes: what is worse now comes first.
+#: Ranks of changes: changes for the worse come first.
 _WORSE, _NEW, _BETTER, _GONE, _ONLY_NOW, _ONLY_BEFORE = range(6)
 
 
@@ -120,7 +120,7 @@ def _findings_changed(
 
 
 def _fact(found: CheckFinding) -> tuple[int, str]:
-    """How bad a finding is, and its status, check and code."""
+    """The rank of a finding's status, and its status, check and code as text."""
     finding = found.finding
     words = (finding.status, name_of(found.check), name_of(finding.code))
     return STATUSES.index(finding.status), " ".join(filter(None, words))

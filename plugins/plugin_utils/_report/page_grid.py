@@ -35,7 +35,7 @@ class GridRow(t.NamedTuple):
 
     names: str
     nodes: int
-    #: Where the node's details are; "" for several nodes.
+    #: Anchor of the node's details; "" for several nodes.
     anchor: str
     status: str
     #: By column; "" where the check has no result.
@@ -50,8 +50,8 @@ class Grid(t.NamedTuple):
 
 
 def grid_of(nodes: t.Sequence[NodeReport], anchors: t.Mapping[str, str]) -> Grid | None:
-    """The grid of the nodes, which stand in the order of the page; None where no check has a result.
-    ``anchors``: the places of their details by name.
+    """The grid of the nodes in the given order; None if no check has a result. ``anchors``: anchors
+    of the nodes' details by name.
     """
     statuses = [_by_check(node) for node in nodes]
     found = {check for by_check in statuses for check in by_check}

@@ -5,7 +5,7 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""Who started Ansible, and with which command line."""
+"""The user who started Ansible, and the command line."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _variables(text: str, playbook: str) -> str:
 
 
 def _is_public(rules: dict[str, t.Any] | None, value: t.Any) -> bool:
-    """Whether a value is of an option without secrets. A dictionary may have the options of a check,
+    """True if a value is of an option without secrets. A dictionary may contain options of a check,
     such as a password.
     """
     return (

@@ -5,8 +5,8 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""Judge what the hosts of a play registered, and write the run down: for the action verdict, and
-for the summary callback where a play ends before its verdict.
+"""Judge the registered results of a play's hosts, and write the files of the run: for the action
+verdict, and for the summary callback if a play ends before its verdict.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ _OPTIONS: dict[str, dict[str, t.Any]] = {
     "on_failure": {"type": "str", "default": "task", "choices": ["task", "hosts"]},
 }
 
-#: What is kept of a host's registered result; the rest (the invocation, say) is no part of the run.
+#: Members of a host's registered result that belong to the run; others, such as the invocation, do
+#: not.
 _KEPT = (
     "health",
     "node",
@@ -109,7 +110,7 @@ class Judged(t.NamedTuple):
     """A judged play."""
 
     report: RunReport
-    #: Where its document goes; None in check mode.
+    #: Directory of the run document; None in check mode.
     directory: str | None
     #: Why the controller has no copy of the nodes' snapshots; "" where it has, or none was wanted.
     unkept: str
@@ -122,9 +123,9 @@ def judge_play(
     check_mode: bool,
     interrupted: str = "",
 ) -> Judged:
-    """Judge what the hosts registered, by options from `read_options`. An option that is refused
-    fails the run, which is judged all the same. ``interrupted``: why the play ended before its
-    verdict; then the run is incomplete.
+    """Judge the registered results, by options from `read_options`. ``refused``: messages about
+    invalid options, which fail the run; it is judged all the same. ``interrupted``: the reason if
+    the play ended before its verdict; then the run is incomplete.
     """
     refused = list(refused)
     policy = _accepted(
@@ -135,7 +136,7 @@ def judge_play(
         lambda: store.validate_run_name(options["run"]) if options["run"] else None, refused
     )
     finished = time.time()
-    # What belongs to a job stands below its name, each phase in a directory of its own.
+    # The runs of a job are below its name, each phase in a directory of its own.
     base = os.path.join(options["report_dir"], job or "")
     phase = options["phase"]
     directory = None if check_mode else _directory(base, given_id, phase, finished)
@@ -195,7 +196,7 @@ _Value = t.TypeVar("_Value")
 def _accepted(
     read: t.Callable[[], _Value], refused: list[str], consequence: str = ""
 ) -> _Value | None:
-    """What ``read`` returns; None where it refuses a value, and why in ``refused``."""
+    """The result of ``read``; None if it raises ValueError, whose message is added to ``refused``."""
     try:
         return read()
     except ValueError as error:
@@ -206,9 +207,9 @@ def _accepted(
 def _nodes(
     returned: list[tuple[str, t.Any]], passes: list[dict[str, t.Any]], missing: str
 ) -> list[NodeAnswer]:
-    """The hosts with what they registered, and what they collected in each pass of the mesh. Where
-    no host has the checks' results, they were not asked for: then the mesh stands alone.
-    ``missing``: why a host has no result, if that is known.
+    """The hosts with their registered results and their readings of each pass of the mesh. If no
+    host has results of checks, only the mesh was requested. ``missing``: the reason why a host has
+    no result, if known.
     """
     mesh_alone = bool(passes) and all(answer is None for _name, answer in returned)
     nodes = []
@@ -232,8 +233,8 @@ def _mesh_passes(
 
 
 def _keep_snapshots(report_dir: str, job: str, nodes: list[NodeAnswer]) -> str:
-    """Keep the controller's copies of the snapshots that the nodes were asked for; returns why that
-    cannot be, "" where it can.
+    """Write the controller's copies of the nodes' snapshots; returns the reason of a failure, or
+    "".
     """
     for node in nodes:
         copy = around_pass.controller_copy(node.readings, node.facts)
@@ -251,8 +252,8 @@ def _plans(
     """The plans of the mesh's passes, and why there is none where there should be."""
     plans: list[Plan] = []
     wrong: list[str] = []
-    # What is registered once for all hosts is the same on each of them; hosts that left in an
-    # earlier batch have that batch's.
+    # A result of ``run_once`` is the same on all hosts of a batch; hosts of an earlier batch have
+    # that batch's.
     hosts = [*(str(host) for host in batch), *raws]
     for name in names:
         answer = next(
@@ -274,9 +275,7 @@ def _plans(
 
 
 def read_options(given: t.Mapping[str, t.Any]) -> tuple[dict[str, t.Any], list[str]]:
-    """The options, those that are accepted as given and the others by default, and what is wrong
-    with the others.
-    """
+    """The valid options as given and the others by default, and messages about the invalid ones."""
     validator = ArgumentSpecValidator(_OPTIONS)
     wrong = [unsupported("option", name, _OPTIONS) for name in given if name not in _OPTIONS]
     known = {name: value for name, value in given.items() if name in _OPTIONS}
@@ -308,8 +307,8 @@ def _named(phase: str, finished: float) -> str:
 
 
 def _directory(report_dir: str, run_id: str | None, phase: str, finished: float) -> str:
-    """Where the document goes, absolute. No run overwrites the document of another: a name that is
-    in use gets a number.
+    """The absolute directory of the run document. No run overwrites the document of another: a name
+    that is in use gets a number.
     """
     base = os.path.join(os.getcwd(), os.path.expanduser(report_dir))
     name = run_id or _named(phase, finished)

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Agents without DCGM: write, read and summarise their reports of what the defaults leave out.
-Pure.
+"""Write, read and summarise reports of agents without DCGM about checks that the defaults leave
+out. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..knowledge.dcgm import BUILD_ARGUMENTS
 from .api_objects import PodObject
 from ..lenient import decode, sequence
 
-#: What the defaults leave out where dcgmi is missing -> its name in a sentence.
+#: Checks that the defaults leave out without dcgmi -> their names in a sentence.
 LEFT_OUT = {
     "dcgm_diag": "the periodic check dcgm_diag",
     "deep_diagnostic": "the timer of the deep diagnostic",
@@ -42,9 +42,7 @@ class AgentReport(TypedDict, total=False):
 
 
 class DcgmSummary(TypedDict, total=False):
-    """Nodes without dcgmi, what the defaults leave out on any of these nodes, and both as a
-    sentence.
-    """
+    """Nodes without dcgmi, the checks that the defaults leave out on them, and both as a sentence."""
 
     nodes: List[str]
     left_out: List[str]

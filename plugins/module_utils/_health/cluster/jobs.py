@@ -47,7 +47,7 @@ _SLURM_ENDED = (
 
 
 class Done(NamedTuple):
-    """Whether the job changed, or would change, and a text that says what was found and done."""
+    """Whether the job changed, or would change, and what was found and done, as text."""
 
     changed: bool
     words: str

@@ -306,7 +306,7 @@ def _patch_of(node: NodeObject, labels: Wanted, annotations: Wanted, spec: ApiOb
     if spec:
         patch["spec"] = spec
     if patch:
-        # The API server rejects the patch if somebody else changed the node meanwhile.
+        # The API server rejects the patch if another client changed the node meanwhile.
         version = node.get("metadata", {}).get("resourceVersion", "")
         patch.setdefault("metadata", {})["resourceVersion"] = version
     return patch
@@ -341,8 +341,8 @@ def _recorded(state: State) -> Optional[str]:
 
 
 def _spec(node: NodeObject, state: State, rules: Rules) -> ApiObject:
-    """The changes of taints and cordon. A taint with our key and the value EVICT is ours, whoever
-    set it. While the mark stays, rules without a taint leave an existing taint.
+    """The changes of taints and cordon. A taint with our key and the value EVICT is managed here,
+    also if a person set it. While the mark stays, rules without a taint leave an existing taint.
     """
     spec = node.get("spec", {})
     changes: ApiObject = {}

@@ -114,8 +114,8 @@ class State(NamedTuple):
     #: Wall-clock seconds when the mark was set; None if unknown.
     since: Optional[float] = None
     test: Optional[Test] = None
-    #: True: we cordoned the node. False: it was cordoned before, or somebody uncordoned it. None:
-    #: we did nothing.
+    #: True: cordoned by the mark. False: cordoned before, or uncordoned by a person since. None:
+    #: not cordoned by the mark.
     cordoned: Optional[bool] = None
     #: The DCGM level at which a deep diagnostic failed without a later pass; 0 for none.
     failed: int = 0
@@ -181,7 +181,7 @@ class Set(NamedTuple):
 
 
 class Refresh(NamedTuple):
-    """Only time passed, or somebody changed the label by hand."""
+    """The event of elapsed time, or of a label that a person changed."""
 
 
 class Removed(NamedTuple):

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What the resident agent exposes beside the metrics of the checks: the table of its own metrics,
-from which it and ``docs/metrics.md`` are made.
+"""The metrics of the resident agent beside those of the checks. The agent and ``docs/metrics.md``
+are made from this table.
 """
 
 from __future__ import annotations

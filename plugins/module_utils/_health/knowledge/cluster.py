@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent is called in a cluster, as far as those who look for it must know."""
+"""Names of the agent's objects in a cluster, for programs that search for them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ PORT = 3333
 #: The service account by which playbooks ask the agents.
 CLIENT = "autopilot-client"
 
-#: What NVIDIA's device plugin and GPU feature discovery call things (docs of k8s-device-plugin
-#: v0.17).
+#: Names of NVIDIA's device plugin and GPU feature discovery (docs of k8s-device-plugin v0.17).
 GPU = "nvidia.com/gpu"
 MIG = "nvidia.com/mig-"
 PRESENT, PRODUCT, REPLICAS = (
@@ -34,5 +33,5 @@ BY_HAND = "kubernetes.io/no-provisioner"
 
 
 def keeps_volumes(chosen: Mapping[str, Any]) -> bool:
-    """Whether each claim of the class leaves a volume behind."""
+    """True if each claim of the class leaves a volume behind."""
     return chosen.get("reclaim_policy") == "Retain" and chosen.get("provisioner") != BY_HAND

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What NVIDIA's Data Center GPU Manager (DCGM) means by its error codes, severities, exit codes and
-test names.
+"""Meanings of error codes, severities, exit codes and test names of NVIDIA's Data Center GPU
+Manager (DCGM).
 
 Sources: DCGM 4.6 dcgmlib/dcgm_errors.{h,c} (codes, severities, categories), dcgm_structs.h
 (dcgmReturn_t), nvvs/src/NvidiaValidationSuite.cpp (which test belongs to which level),
@@ -54,7 +54,7 @@ CATEGORIES = (
 
 
 class Meaning(NamedTuple):
-    """What an error of one class makes of the GPU. ``words`` go before DCGM's own text."""
+    """The consequence of an error class for the GPU. ``words`` precede DCGM's own text."""
 
     code: str
     status: str
@@ -184,8 +184,8 @@ DEADLINES: Dict[int, float] = {1: 120.0, 2: 600.0, 3: 2400.0, 4: 9000.0}
 
 ALREADY_RUNNING = 217
 
-#: Exit status of dcgmi (the low byte of a negative dcgmReturn_t) -> what it hints at. The document
-#: decides wherever there is one.
+#: Exit status of dcgmi (the low byte of a negative dcgmReturn_t) -> its probable meaning. If there
+#: is a document, the document decides.
 EXIT_CODES: Dict[int, str] = {
     189: "the GPUs are detached from DCGM",
     190: "the diagnostic was stopped",
@@ -238,8 +238,8 @@ def run_name(title: str) -> str:
 
 
 def exit_hint(returncode: object) -> Optional[str]:
-    """An exit status in words, with what to do where that is clear; None for success and for what
-    is not known.
+    """An exit status as text, with the next step if it is clear; None for success and for an
+    unknown status.
     """
     if not isinstance(returncode, int) or returncode not in EXIT_CODES:
         return None

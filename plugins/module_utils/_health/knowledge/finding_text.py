@@ -16,8 +16,8 @@ class FindingText(NamedTuple):
     next: str
 
 
-#: What an action asks for, before the code's own text. ``watch`` and ``fix_configuration`` leave the
-#: node in use, so that only the code's text applies.
+#: The step of an action, which precedes the code's own text. ``watch`` and ``fix_configuration``
+#: leave the node in use, so only the code's text applies.
 _NODE_STEPS: Dict[str, str] = {
     "reset_gpu": "Reset the GPU when its jobs have ended (`nvidia-smi --gpu-reset -i <gpu>`). If the "
     "reset is refused, end all work on the node and reset all its GPUs, or reboot the node.",
@@ -35,5 +35,5 @@ _WARNING_STEPS: Dict[str, str] = {
 
 
 def node_step(action: str, status: str) -> str:
-    """What a finding's action asks for, as whole sentences; "" where the node stays in use."""
+    """The step of a finding's action as sentences; "" if the node stays in use."""
     return (_NODE_STEPS if status == "fail" else _WARNING_STEPS).get(action, "")

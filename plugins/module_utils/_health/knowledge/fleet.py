@@ -1,11 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""How a figure is told from those of its peers."""
+"""The threshold of a figure that is compared with its peers."""
 
 from __future__ import annotations
 
-#: How far below its peers a figure is an outlier, in standard deviations estimated by the median
-#: absolute deviation (1.4826 x MAD): Iglewicz and Hoaglin, "How to Detect and Handle Outliers",
-#: 1993, recommend 3.5.
+#: Distance below its peers at which a figure is an outlier, in standard deviations estimated by the
+#: median absolute deviation (1.4826 x MAD): Iglewicz and Hoaglin, "How to Detect and Handle
+#: Outliers", 1993, recommend 3.5.
 OUTLIER = 3.5
 MAD_TO_DEVIATION = 1.4826

@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What is known about GPU models. A new model is a new row."""
+"""Properties of GPU models. A new model is a new row."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Model(NamedTuple):
     pattern: str
     chip: str
     architecture: str
-    #: How bad memory is taken out of use.
+    #: How the model retires bad memory.
     protection: str
-    #: Whether an uncorrectable error ends only what it hit, so that the GPU can go on working until
+    #: True if an uncorrectable error ends only the affected process, so that the GPU works on until
     #: its next reset.
     containment: bool
     source: str
@@ -80,9 +80,9 @@ def model_of(name: object) -> Optional[Model]:
 #: memory with others, and its links are the host's.
 VIRTUAL = r"-\d{1,3}[ABCQ](ME)?$"
 
-#: What NVML's field 230 and Xid 154 ask for -> action, message: NVML API reference,
-#: nvmlDeviceGpuRecoveryAction_t. From 5 on the numbers mean different things in different releases
-#: of NVML, so that only their being there is known.
+#: NVML's field 230 and Xid 154 -> action, message: NVML API reference,
+#: nvmlDeviceGpuRecoveryAction_t. From 5 the meaning differs between releases of NVML, so these are
+#: unknown actions.
 _RECOVERY: Dict[int, Tuple[str, str]] = {
     1: ("reset_gpu", "the driver requests a reset of this GPU"),
     2: ("reboot_node", "the driver requests a reboot of the node"),
@@ -95,19 +95,19 @@ _RECOVERY: Dict[int, Tuple[str, str]] = {
 
 
 def are_contained(name: object, count: float, dram: Optional[float], sram: Optional[float]) -> bool:
-    """Whether a GPU of this name goes on working after ``count`` uncorrectable errors, of which so
-    many were in DRAM and in SRAM (None: it does not say).
+    """True if a GPU of this model works on after ``count`` uncorrectable errors, of which ``dram``
+    and ``sram`` were in DRAM and SRAM (None: not reported).
 
-    One with containment does when all of them were in DRAM: the page is out of use, and its row is
-    remapped at the next reset ("NVIDIA GPU Memory Error Management"). That errors were not
-    contained is also said by Xid 95 and by the driver's recovery action.
+    A model with containment does if all errors were in DRAM: the page is retired, and its row is
+    remapped at the next reset ("NVIDIA GPU Memory Error Management"). Xid 95 and the driver's
+    recovery action also report uncontained errors.
     """
     model = model_of(name)
     return bool(model and model.containment and dram is not None and dram >= count and not sram)
 
 
 def shares_memory(name: object) -> bool:
-    """Whether the model's memory is a NUMA node of the system, which the kernel uses too ("NVIDIA
+    """True if the model's memory is a NUMA node of the system, which the kernel uses too ("NVIDIA
     Grace Hopper Tuning Guide").
     """
     return bool(re.search(r"\bG[HB]\d+\b", str(name)))

@@ -1,11 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What a healthy link between host and GPU carries, one direction at a time, from pinned memory, by
-copy engine.
+"""The bandwidth of healthy links between host and GPU, one direction at a time, from pinned memory,
+by copy engine.
 
-All rates are in bytes per second, decimal as in nvbandwidth. One PCIe generation or half the lanes
-lost is a factor of two, so a floor between 0.55 and 0.9 of a healthy link's rate finds it and
-nothing else.
+All rates are in bytes per second, decimal as in nvbandwidth. The loss of one PCIe generation or of
+half the lanes is a factor of two, so a floor between 0.55 and 0.9 of a healthy link's rate detects
+it without false alarms.
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ def expected_bandwidth(
 
 
 def over_pcie(model: Any) -> bool:
-    """Whether copies between host and this model go over its PCIe link; if not, the state of that
-    link says nothing about them.
+    """True if copies between host and this model use its PCIe link; if not, the state of that link
+    says nothing about them.
     """
     return not any(
         only is None and isinstance(model, str) and name in model for name, only, _row in _MODELS

@@ -26,15 +26,15 @@ class Mark(NamedTuple):
     """One value of the label. Texts are sentences for the documentation."""
 
     meaning: str
-    #: Who or what sets it.
+    #: Writers that set the mark.
     set_by: str
-    #: What ends it.
+    #: Events that end the mark.
     cleared_by: str
     #: Status of the node condition: only ``False`` is what programs that drain nodes act on.
     condition: str
-    #: What AppWrapper does with pods that ask for GPUs, by its own default configuration.
+    #: The effect on pods that request GPUs, by AppWrapper's default configuration.
     appwrapper: str
-    #: Whether the taint and the cordon go with it, where they are chosen.
+    #: True if the taint and the cordon apply, if they are enabled.
     out_of_service: bool = False
     #: Severity, minutes of patience and what to do of its alert; no severity, no alert.
     severity: str = ""

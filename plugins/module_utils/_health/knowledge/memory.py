@@ -1,8 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What bandwidth the memory of each GPU model has. A new model is a new row; rates are in bytes/s
-(decimal).
-"""
+"""Memory bandwidth of each GPU model. A new model is a new row; rates are in bytes/s (decimal)."""
 
 from __future__ import annotations
 
@@ -55,11 +53,11 @@ BANDWIDTHS: List[Bandwidth] = [
     # the row is the former's.
     _hbm(r"\bGH200\b", 4000),
     _hbm(r"\bH200\b", 4800, 2212),
-    # Its 78 multiprocessors do not fill its memory: DCGM measured half of the 4.0 TB/s, so that
-    # more than DCGM's floor cannot be asked for.
+    # Its 78 multiprocessors cannot saturate its memory: DCGM measured half of the 4.0 TB/s, so
+    # DCGM's floor is the maximum that can be expected.
     _hbm(r"\bH20\b", 4000, 1507)._replace(warn=1507 * GB),
     _hbm(r"\bH100 NVL\b", 3938, 2043),
-    # Those with HBM2e are cards whatever their name, and boards with HBM2 have no more.
+    # Models with HBM2e are cards whatever their name, and boards with HBM2 are not faster.
     _hbm(r"\b(H100|H800) PCIe\b|\bH100\b.*\bHBM2e?\b", 2039),
     _hbm(r"\b(H100|H800)\b", 3352, 1905),
     _hbm(r"\bA(100|800)\b.*\b80GB PCIe\b", 1935),

@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What a healthy path between two nodes shows, each figure with its source."""
+"""Thresholds of a healthy path between two nodes, each with its source."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from __future__ import annotations
 #: Ethernet link's rate is TCP payload (1448 of 1526 bytes with preamble, gap and timestamps); our
 #: own rule leaves 15 points for the hosts.
 LINK_SHARE = 0.8
-#: The share of what the fleet's better pairs reach that any other must reach: our own rule, well
-#: beyond the spread of repeated TCP measurements between idle hosts (a few percent) and well above
-#: a link that lost a lane or negotiated the next lower speed.
+#: Share of the better pairs' rate that every pair must reach: our own rule. It is well below the
+#: spread of repeated TCP measurements between idle hosts (a few percent), and well above a link
+#: that lost a lane or negotiated the next lower speed.
 FLEET_SHARE = 0.8
-#: How many figures of one kind of link make a fleet that can be compared.
+#: Figures of one kind of link that are enough for a comparison.
 LEAST_FIGURES = 6
 #: CPU time of an end, in percent of one core, from which iperf3 itself is the limit: before 3.16 it
 #: has one thread (iperf3's release notes), so that the link cannot be blamed.

@@ -1,8 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Which NVLinks a GPU model has and what they do. A new model is a new row.
+"""NVLinks of each GPU model and their speeds. A new model is a new row.
 
-Speeds are in MB/s (decimal), one direction of one link, as the driver gives them; peer bandwidths
+Speeds are in MB/s (decimal), one direction of one link, as the driver reports them; peer bandwidths
 in bytes/s, one direction of one pair.
 """
 
@@ -25,11 +25,11 @@ class Links(NamedTuple):
 
     pattern: str
     kind: str
-    #: How many can be active.
+    #: The maximum number of active links.
     most: int
     #: Active ones come in multiples of this: what one bridge joins.
     step: int
-    #: MB/s of one link, the least that the driver may say of a healthy one; the generation's
+    #: MB/s of one link: the minimum that the driver reports for a healthy link, the generation's
     #: nominal rate. 0: not judged.
     speed: int
     #: Bytes/s below which copies from one GPU to another are broken (``fail``) and worth a look

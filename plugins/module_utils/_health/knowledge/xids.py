@@ -15,7 +15,7 @@ from ..model import FAIL, PASS, WARN
 
 
 class Verdict(NamedTuple):
-    """What an Xid says of its GPU: status, action, and what to do in words."""
+    """The consequence of an Xid for its GPU: status, action, and the next step as text."""
 
     status: str
     action: str
@@ -52,7 +52,7 @@ _REPAIR = Verdict(
 )
 _LINK = Verdict(WARN, "watch", "check the error counters of the link and its other end")
 
-#: What follows from NVIDIA's immediate action.
+#: Verdicts by NVIDIA's immediate action.
 _BY_ACTION: Dict[str, Verdict] = {
     "RESTART_APP": APPLICATION,
     "IGNORE": _INFORMATION,
@@ -72,7 +72,7 @@ _BY_ACTION: Dict[str, Verdict] = {
     ),
     "CHECK_UVM": _WATCH,
     "": _WATCH,
-    # Its text says how bad it is: see `FATAL_IN_TEXT`.
+    # The text contains the severity: see `FATAL_IN_TEXT`.
     "WORKFLOW_NVLINK5_ERR": _LINK,
     "WORKFLOW_NVLINK_ERR": Verdict(
         FAIL,
@@ -84,12 +84,12 @@ _BY_ACTION: Dict[str, Verdict] = {
     # Alone it is a sign that the fabric manager cleaned up; with another Xid it is a consequence of
     # that.
     "WORKFLOW_XID_45": _INFORMATION,
-    # Its text says which: see `recovery_of` in the check.
+    # The text contains the action: see `recovery_of` in the check.
     "XID_154": _WATCH,
 }
 
-#: Where it is not what follows from the immediate action; the reasons are in the workflows of
-#: NVIDIA's catalogue and, where it names none, are our judgement.
+#: Verdicts that differ from the immediate action; the reasons are in the workflows of NVIDIA's
+#: catalogue or, where it has none, are our judgement.
 _OWN: Dict[int, Verdict] = {
     # Support is asked only afterwards: the GPU's channel is gone and no job is told why.
     32: _WATCH,
@@ -125,7 +125,7 @@ _OWN: Dict[int, Verdict] = {
     163: _INFORMATION,
     164: _INFORMATION,
     165: _INFORMATION,
-    # NVIDIA gives no action; the GPU cannot be trusted before somebody looked.
+    # NVIDIA names no action; the GPU cannot be trusted before a person has checked it.
     167: _RESET,
     168: Verdict(
         FAIL,
@@ -137,8 +137,7 @@ _OWN: Dict[int, Verdict] = {
     172: _RESET,
 }
 
-#: Xids of NVLink 5 whose text says ``Fatal`` or ``Nonfatal``, and what a fatal one makes of the
-#: GPU.
+#: Xids of NVLink 5 whose text says ``Fatal`` or ``Nonfatal``, and the verdict of a fatal one.
 FATAL_IN_TEXT = tuple(range(144, 151))
 FATAL_LINK = Verdict(
     FAIL,
@@ -152,11 +151,11 @@ FATAL_LINK = Verdict(
 EXPLAINED: Dict[int, Tuple[int, ...]] = {code: (63, 64, 94, 95) for code in (48, 171, 172)}
 RECOVERY_CHANGED = 154
 OFF_THE_BUS = 79
-#: Of rows (Ampere and later) or pages (before); its text says which.
+#: Xids of rows (Ampere and later) or pages (before); the text says which.
 RETIREMENT = (63, 64)
 
-#: What the kernel says without an Xid, and of switches: "NVIDIA Fabric Manager User Guide", chapter
-#: on fatal and non-fatal SXid errors.
+#: Messages of the kernel without an Xid, and of switches: "NVIDIA Fabric Manager User Guide",
+#: chapter on fatal and non-fatal SXid errors.
 SWITCH_FATAL = Verdict(
     FAIL,
     "reboot_node",

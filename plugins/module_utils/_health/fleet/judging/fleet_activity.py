@@ -98,7 +98,7 @@ def say_if_idle(answers: Sequence[NodeAnswer]) -> str:
 
 
 def _is_without_job(answer: NodeAnswer) -> Optional[bool]:
-    """Whether all GPUs of the node are idle and free; None where the node was not sampled."""
+    """True if all GPUs of the node are idle and free; None if the node was not sampled."""
     result = next((one for one in answer.results if one.check == CHECK), None)
     if result is None or result.status == SKIP:
         return None

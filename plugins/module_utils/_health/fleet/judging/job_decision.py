@@ -32,7 +32,7 @@ _MOST_WORDS = 5
 
 
 class JobPolicy(NamedTuple):
-    """What follows from what was found. Read it from what a user wrote with `job_policy_from`."""
+    """How findings decide about a job. `job_policy_from` reads it from the user's options."""
 
     on_fail: str = WARN_OWNER
     on_warn: str = CONTINUE
@@ -46,9 +46,7 @@ class JobPolicy(NamedTuple):
 
 
 def job_policy_from(given: Any, option: str = "policy") -> JobPolicy:
-    """The policy a user wrote; raises ValueError that names the option, its value and what is
-    accepted.
-    """
+    """The user's policy; raises ValueError that names the option, its value and what is accepted."""
     given = {} if given is None else given
     if not isinstance(given, dict):
         raise _refused(option, given, f"a dictionary with any of {', '.join(JobPolicy._fields)}")
@@ -94,8 +92,8 @@ def _decision(option: str, value: Any) -> str:
 
 
 class Fact(NamedTuple):
-    """A finding that counts, the node it is of ("" for the run), what the policy wants for it, and
-    what becomes of that now.
+    """A finding that counts: its node ("" for the run), the decision that the policy wants for it,
+    and the decision now.
     """
 
     node: str
@@ -122,8 +120,8 @@ class Fact(NamedTuple):
 
 
 class PassRecord(TypedDict, total=False):
-    """A pass in a history: its decision and facts, when it was finished (seconds since the epoch),
-    whether its owner was told, and the decision by which somebody acted.
+    """A pass in a history: its decision and facts, its end (seconds since the epoch), whether the
+    owner was notified, and the decision that was carried out.
     """
 
     decision: str
@@ -135,15 +133,15 @@ class PassRecord(TypedDict, total=False):
 
 
 class JobDecision(NamedTuple):
-    """What becomes of the job and why; ``history`` is to be kept for the next pass."""
+    """The decision about the job and its reason; the next pass needs ``history``."""
 
     decision: str
     reason: str
     facts: List[Fact]
-    #: Its last entry is this pass; who tells the news sets ``told`` in it, and who acts ``acted``
-    #: to the decision.
+    #: The last entry is this pass; the caller sets ``told`` after a notification, and ``acted`` to
+    #: the decision that it carried out.
     history: List[PassRecord]
-    #: Whether no such notification was sent about the pass before.
+    #: True if the previous pass sent no such notification.
     news: bool
     #: The decision that was carried out in the pass before, "" if none was.
     acted: str
@@ -160,7 +158,7 @@ def decide(
     """
     passes = [decode(PassRecord, one) for one in mappings_in(history)]
     run, finished = report.run.run_id, parse_stamp(report.run.finished)
-    # Who decides twice about one pass has still seen it once.
+    # Two decisions about one pass still count as one observation.
     earlier = [one for one in passes if one.get("run_id") != run]
     facts = []
     for node, check, finding in _found(report, hosts):

@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The policy of a run: read from what a user wrote, and applied to the results of checks. Pure."""
+"""The policy of a run: read from the user's options, and applied to the results of checks. Pure."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ Limit = Union[int, str]
 
 
 class Policy(NamedTuple):
-    """What the operator tolerates. Read it from what a user wrote with `policy_from`."""
+    """What the operator tolerates. `policy_from` reads it from the user's options."""
 
     #: Statuses that make a node unfit.
     unfit: Tuple[str, ...] = (FAIL,)
     #: Codes of findings that count as a warning at most.
     warn_only: Tuple[str, ...] = ()
-    #: How many nodes may be unfit before the run has failed: a number, or a share of the nodes such
-    #: as ``"5%"``.
+    #: Unfit nodes that a passed run may have: a number, or a share of the nodes such as ``"5%"``.
     max_unfit: Limit = 0
-    #: How many nodes may be left undecided, likewise.
+    #: Undecided nodes that a passed run may have, likewise.
     max_unknown: Limit = 0
-    #: How many nodes may be fit with checks that did not run, likewise.
+    #: Fit nodes with skipped checks that a passed run may have, likewise.
     max_partial: Limit = "100%"
 
     def to_dict(self) -> Dict[str, Any]:
@@ -48,9 +47,7 @@ class Policy(NamedTuple):
 
 
 def policy_from(given: Any, option: str = "policy") -> Policy:
-    """The policy a user wrote; raises ValueError that names the option, its value and what is
-    accepted.
-    """
+    """The user's policy; raises ValueError that names the option, its value and what is accepted."""
     given = {} if given is None else given
     if not isinstance(given, dict):
         raise _invalid(option, given, f"a dictionary with any of {', '.join(Policy._fields)}")
@@ -118,7 +115,7 @@ def _share(text: str) -> Fraction:
 
 
 def tolerated(limit: Limit, nodes: int) -> int:
-    """How many of the nodes a limit stands for; a share is rounded down."""
+    """The limit as a number of nodes; a share is rounded down."""
     return limit if isinstance(limit, int) else int(_share(limit) * nodes)
 
 
@@ -131,14 +128,12 @@ def apply_policy(results: Sequence[CheckResult], policy: Policy) -> List[CheckRe
 
 
 def is_planned(result: CheckResult) -> bool:
-    """Whether it only says what would run without check mode."""
+    """True for a result of check mode, which says only what would run."""
     return any(finding.code == WOULD_RUN for finding in result.findings)
 
 
 def _known_without_running(result: CheckResult) -> Optional[CheckResult]:
-    """What is wrong by a result that says what would run, as far as that is known without running
-    it.
-    """
+    """The findings of a result of check mode that are known without running the check."""
     rest = [finding for finding in result.findings if finding.status in (WARN, UNKNOWN, FAIL)]
     return concluded(result.check, rest, result.summary) if rest else None
 

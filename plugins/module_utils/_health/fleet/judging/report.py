@@ -29,7 +29,7 @@ _COUNTS = ("nodes", *FITNESS, "partial")
 
 
 class CheckFinding(NamedTuple):
-    """A finding and the check that found it (empty for what the controller found)."""
+    """A finding and the check that found it ("" for findings of the controller)."""
 
     check: str
     finding: Finding
@@ -48,7 +48,7 @@ class NodeVerdict:
 
     status: str
     fit: str
-    #: Whether the node is fit only as far as it was checked.
+    #: True for a fit node with skipped checks.
     partial: bool = False
     #: Findings to act on, worst first, each fact once.
     findings: List[CheckFinding] = field(default_factory=list)
@@ -60,7 +60,7 @@ class NodeVerdict:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """A node of a run: its results, what it sent, and the verdict."""
+    """A node of a run: its results, its facts and readings, and the verdict."""
 
     name: str
     verdict: NodeVerdict
@@ -83,7 +83,7 @@ class NodeReport:
         return gpus_of(self.facts)
 
     def answer(self) -> NodeAnswer:
-        """What came back from the host, to be judged again; the results of the mesh included."""
+        """The answer of the host, results of the mesh included, for another judgement."""
         return NodeAnswer(
             self.name,
             self.results,
@@ -148,7 +148,7 @@ class NodeReport:
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """What a run is, apart from what it found. Times are UTC to the second."""
+    """The identity of a run: names, times, versions. Times are UTC to the second."""
 
     run_id: str
     phase: str
@@ -159,7 +159,7 @@ class RunIdentity:
     #: Versions of the collection and of ansible-core that ran it.
     collection: Optional[str] = VERSION
     ansible: Optional[str] = None
-    #: What the operator calls the job that the phases belong to.
+    #: The operator's name of the job that the phases belong to.
     job: Optional[str] = None
     #: Name of the cluster, the user who started the run, and the command line, without secrets.
     cluster: Optional[str] = None
@@ -202,7 +202,7 @@ class RunVerdict(NamedTuple):
     status: str
     passed: bool
     reason: str
-    #: Whether the run ended before all nodes were checked. An incomplete run has not passed.
+    #: True if the run ended before all nodes were checked. An incomplete run has not passed.
     incomplete: bool = False
 
     @property
@@ -237,14 +237,14 @@ class RunReport:
     run: RunIdentity
     policy: Policy
     verdict: RunVerdict
-    #: How many nodes: ``nodes`` in all, by fitness, and ``partial``: fit as far as checked.
+    #: Numbers of nodes: ``nodes`` in all, by fitness, and ``partial`` (fit with skipped checks).
     counts: Dict[str, int]
     nodes: List[NodeReport]
-    #: What is wrong with no single node: links and paths between them, the job.
+    #: Findings about no single node: links and paths between nodes, the job.
     findings: List[CheckFinding] = field(default_factory=list)
     #: Plans, figures and causes of the mesh; None where there was none.
     mesh: Optional[MeshReport] = None
-    #: What a replay is of; None for a run.
+    #: The run that a replay judged again; None for a run.
     replay: Optional[Dict[str, Any]] = None
     #: Members that only a newer version knows.
     extra: Dict[str, Any] = field(default_factory=dict)

@@ -129,7 +129,7 @@ def _findings_to_act_on(results: Sequence[CheckResult]) -> List[CheckFinding]:
 
 
 class MeshRecord(NamedTuple):
-    """What an earlier judgement said between the nodes, to be kept as it is."""
+    """The recorded findings between nodes, unchanged."""
 
     mesh: Optional[MeshReport]
     findings: List[CheckFinding]
@@ -200,8 +200,8 @@ def _judge_mesh(
 
 
 def mesh_results(answer: NodeAnswer, mesh: Optional[mesh_judge.Judged]) -> List[CheckResult]:
-    """Results of the mesh that are news about a node; that a node was not reached, or was alone,
-    stands in its own results.
+    """Results of the mesh that add something about a node; the node's own results already say that
+    it was unreachable or alone.
     """
     results = mesh.results.get(answer.name, []) if mesh else []
     alone = mesh is not None and len(mesh.results) < 2
@@ -248,7 +248,7 @@ class NodeGroup(NamedTuple):
     adjective: str
     nodes: List[NodeReport]
     limit: Limit
-    #: How many nodes the limit stands for.
+    #: The limit as a number of nodes.
     most: int
 
     @property
@@ -290,8 +290,8 @@ def _decide(
     between: Sequence[CheckFinding],
     policy: Policy,
 ) -> RunVerdict:
-    """Whether the run passed. Shares are of the nodes with something to check. A finding between
-    nodes that counts as unfit fails the run, whatever is tolerated of nodes.
+    """True if the run passed. Shares are of the nodes with something to check. A finding between
+    nodes that counts as unfit fails the run, whatever the limits of nodes are.
     """
     checked = counts["nodes"] - counts[SKIPPED]
     total = f"{checked} node{'' if checked == 1 else 's'}"

@@ -143,7 +143,7 @@ def findings_body(
 
 
 def skipped_reasons(report: RunReport) -> List[str]:
-    """What checks left out on nodes that they ran on: checks, nodes and the reason, for example
+    """The checks that nodes skipped while others ran: checks, nodes and the reason, for example
     ``dcgm_diag on 12 nodes (GPU in use)``; the most nodes first.
     """
     by_reason: Dict[Tuple[str, str], Dict[str, List[str]]] = {}

@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Of what GPUs do while a job runs, on one node and across the nodes of a job."""
+"""Texts of findings about the activity of GPUs during a job, on one node and across the nodes of a
+job.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Of what changed since a snapshot of the node was kept: what a job cost, what it left behind, and
-what cannot be told.
+"""Texts of findings about changes since a snapshot of the node: damage by a job, leftovers of a
+job, and changes that cannot be determined.
 """
 
 from __future__ import annotations

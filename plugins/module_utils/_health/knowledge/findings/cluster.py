@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Of volume claims."""
+"""Texts of findings about volume claims."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What DCGM reports."""
+"""Texts of findings that DCGM reports."""
 
 from __future__ import annotations
 

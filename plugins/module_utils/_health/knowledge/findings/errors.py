@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Of errors that GPUs counted and the driver logged, of who holds GPUs, and of the driver's
-versions and modes.
+"""Texts of findings about GPU errors, errors in the driver's log, processes that hold GPUs, and the
+driver's versions and modes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Of GPUs: the driver, memory, power and clocks, PCIe bandwidth, and whether they were idle."""
+"""Texts of findings about GPUs: the driver, memory, power and clocks, PCIe bandwidth, and idleness."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Of the host around the GPUs: its network ports, clock, storage, memory and processors."""
+"""Texts of findings about the host: network ports, clock, storage, memory and processors."""
 
 from __future__ import annotations
 

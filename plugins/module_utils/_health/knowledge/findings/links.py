@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Of what connects GPUs, and of what they compute: NVLink and its fabric, PCIe up to the host, peer
-to peer copies, memory and arithmetic.
+"""Texts of findings about connections of GPUs and their results: NVLink and its fabric, PCIe up to
+the host, peer-to-peer copies, memory and arithmetic.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Of the network between the nodes."""
+"""Texts of findings about the network between the nodes."""
 
 from __future__ import annotations
 

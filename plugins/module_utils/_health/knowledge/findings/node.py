@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Of the node as a whole, and what any check may say."""
+"""Texts of findings about the node as a whole, and of findings that every check can have."""
 
 from __future__ import annotations
 

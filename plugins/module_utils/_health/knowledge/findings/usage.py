@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Of what a captured job made of its GPUs, its processors and its memory."""
+"""Texts of findings about the use of GPUs, processors and memory by a captured job."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class XidReadings(TypedDict, total=False):
     uptime_seconds: Optional[float]
     log: LogReading
     events: List[Optional[LoggedEvent]]
-    #: How many events were not kept.
+    #: Number of events that were dropped.
     dropped: Unsigned
     aer: List[AerReading]
     loads: List[LoadReading]
@@ -306,8 +306,8 @@ def _count_aer(aer: Dict[Tuple[str, str], AerReading], when: LoadReading, line: 
 
 
 def _thinned(events: List[LoggedEvent]) -> List[LoggedEvent]:
-    """At most `MOST_EVENTS`: the newest of each error of each GPU, so that what is logged all the
-    time does not push out what was logged once.
+    """At most `MOST_EVENTS`: the newest of each error of each GPU, so that frequent errors do not
+    displace rare ones.
     """
     if len(events) <= MOST_EVENTS:
         return events
@@ -325,11 +325,11 @@ def _thinned(events: List[LoggedEvent]) -> List[LoggedEvent]:
 
 
 class _Told(NamedTuple):
-    """An event with what it says."""
+    """An event with its meaning."""
 
     event: LoggedEvent
     verdict: Verdict
-    #: What happened, in words.
+    #: The event as text.
     what: str
 
 
@@ -338,8 +338,8 @@ _NEVER = float("-inf")
 
 
 class _Ends(NamedTuple):
-    """When (microseconds since boot, ``_NEVER`` where it did not) the driver last said of a GPU
-    that nothing is to be done, and when it was last loaded.
+    """By GPU, the last time that the driver requested no recovery, and the last load of the driver
+    (microseconds since boot, ``_NEVER`` if it did not happen).
     """
 
     word: float
@@ -360,7 +360,7 @@ def _log_not_read(log: LogReading) -> Finding:
 
 
 def _subjects(bus: List[str], gpus: List[XidGpu]) -> Dict[Optional[str], Subject]:
-    """The GPUs by bus address: those on the bus, with all that the driver says of those it shows."""
+    """The GPUs on the bus by address, with the driver's values for those that it lists."""
     subjects: Dict[Optional[str], Subject] = {pci: Subject("gpu", pci=pci) for pci in bus}
     subjects.update({subject.pci: subject for subject in map(gpu_subject, gpus) if subject.pci})
     return subjects
@@ -483,7 +483,7 @@ def _bursts(events: List[LoggedEvent], recovery: Optional[int], loads: List[floa
     """
     asked = [event for event in events if recovery_of(event) is not None]
     words = [event["usec"] for event in asked if recovery_of(event) == 0]
-    # It asked for something once, and now it does not: that was done.
+    # The driver requested a recovery before and does not now, so it was carried out.
     if asked and recovery == 0:
         words.append(asked[-1]["usec"])
     ends = _Ends(max(words, default=_NEVER), max(loads, default=_NEVER))
@@ -498,9 +498,7 @@ def _bursts(events: List[LoggedEvent], recovery: Optional[int], loads: List[floa
 
 
 def _parted(burst: List[_Told], ends: _Ends) -> List[List[_Told]]:
-    """A burst that the end of an error falls into is two: what was before it, and what came after
-    all the same.
-    """
+    """Split a burst at the recovery of its error, into the events before and after it."""
     before = [told for told in burst if told.event["usec"] <= max(ends)]
     return [part for part in (before, burst[len(before) :]) if part]
 
@@ -509,8 +507,8 @@ def _burst(told: List[_Told], ends: _Ends) -> _Burst:
     codes = {one.event.get("xid") for one in told}
 
     def rank(one: _Told) -> float:
-        """How well it explains the others: how bad it is by itself, unless another says what became
-        of it; what the driver asks for is the last to do so.
+        """Rank an event as the cause of its burst: by its own severity, unless another event
+        reports a consequence; the driver's recovery request ranks last.
         """
         if not codes.isdisjoint(xids.EXPLAINED.get(one.event.get("xid") or 0, ())):
             return 0
@@ -520,10 +518,10 @@ def _burst(told: List[_Told], ends: _Ends) -> _Burst:
     cause = max(told, key=rank)
     asked = [recovery_of(one.event) for one in told if recovery_of(one.event) is not None]
     if asked and asked[-1] and cause.event.get("xid") != xids.RECOVERY_CHANGED:
-        # What the driver asks for comes before what the catalogue says in general.
+        # The driver's request precedes the catalogue's general advice.
         cause = cause._replace(verdict=Verdict(FAIL, *recovery_action(asked[-1])))
-    # A new driver mends what a reset mends. Its own word counts for all but a GPU that is to be
-    # replaced.
+    # A reloaded driver clears what a reset clears. Its request counts except for a GPU that needs
+    # replacement.
     last, action = told[-1].event["usec"], cause.verdict.action
     return _Burst(
         cause,
@@ -536,15 +534,15 @@ def _burst(told: List[_Told], ends: _Ends) -> _Burst:
 def _judge_device(
     bursts: List[_Burst], subject: Subject, uptime: Optional[float], switch: bool
 ) -> List[Finding]:
-    """One finding for what still holds, the worst first, one for what is over, and one for errors
-    of applications.
+    """One finding for active errors with the worst first, one for cleared errors, and one for
+    errors of applications.
     """
     live = sorted(
         (burst for burst in bursts if not burst.recovered and burst.cause.verdict.status != PASS),
         key=_badness,
     )
     over = [burst for burst in bursts if burst.recovered and burst.cause.verdict.status != PASS]
-    # That nothing is to be done any more is no error.
+    # The driver's message that no recovery is needed is not an error.
     harmless = [
         burst
         for burst in bursts
@@ -590,7 +588,7 @@ def _badness(burst: _Burst) -> Tuple[int, float]:
 
 
 def _times(bursts: List[_Burst], worst: _Told, uptime: Optional[float]) -> str:
-    """How often the same was the cause, and how long ago it was last."""
+    """The number of times that this was the cause, and the age of the last one."""
     same = [burst.cause.event for burst in bursts if burst.cause.what == worst.what]
     often = f" {len(same)} times" if len(same) > 1 else ""
     ago = None if uptime is None else uptime - max(event["usec"] for event in same) / 1e6

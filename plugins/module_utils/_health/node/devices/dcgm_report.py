@@ -43,8 +43,8 @@ NO_DOCUMENT, INCOMPLETE = "no document", "incomplete document"
 
 # --- the output of dcgmi ---
 
-#: A number. Some versions write it as text, and several numbers as one text or as a list, in which
-#: an item that is no number stands for the node.
+#: A number. Some versions write it as text, or several numbers as one text or a list; an item that
+#: is not a number means the node.
 _Number = Union[int, str]
 _Numbers = Union[int, str, List[Any]]
 

@@ -47,7 +47,7 @@ class DcgmRun(TypedDict, total=False):
 
 
 class ProgramRunner(Protocol):
-    """Runs dcgmi with a deadline, and reports what it waits for."""
+    """Runs dcgmi with a deadline, and reports its current step."""
 
     #: Seconds in total, and afterwards the seconds for ending what was started.
     seconds: float
@@ -158,8 +158,8 @@ class _StatsDirectory:
 
     @staticmethod
     def _locked(path: str) -> Optional[int]:
-        """The open lock on a directory of this user; None if it belongs to somebody else or is in
-        use.
+        """The open lock on a directory of this user; None if another user owns the directory or the
+        lock is taken.
         """
         try:
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -168,7 +168,7 @@ class _StatsDirectory:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             found = os.fstat(handle)
-            # Its link count is 0 if somebody removed it meanwhile.
+            # The link count is 0 if another process removed the file meanwhile.
             if found.st_uid == os.geteuid() and found.st_nlink:
                 return handle
         except OSError:

@@ -31,7 +31,7 @@ class DriverFault(TypedDict):
 
 
 class NumaReading(TypedDict, total=False):
-    """Where the copies of a GPU ran. Memory is ``preferred`` or was not bound."""
+    """The NUMA node and CPUs that copied for a GPU. Memory is ``preferred`` or was not bound."""
 
     node: Optional[int]
     #: Number of bound CPUs next to the GPU.

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The run record of a capture: the node, the limits, and the user's description of the job. Two
-runs are compared by it before any figure.
+"""The run record of a capture: the node, the limits, and the user's description of the job. A
+comparison of two runs starts with it.
 
 Unknown values are None; a node's record contains only what was seen on the node.
 """
