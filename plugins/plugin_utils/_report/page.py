@@ -293,14 +293,14 @@ def _counts(counts: dict[str, int]) -> list[tuple[str, int, str]]:
 
 
 def _policy(policy: Policy) -> str:
-    words = [
+    parts = [
         f"{policy.max_unfit} unfit, {policy.max_unknown} undecided and {policy.max_partial} not fully "
         "checked nodes are tolerated",
         f"statuses that make a node unfit: {', '.join(policy.unfit)}",
     ]
     if policy.warn_only:
-        words.append(f"codes that only warn: {', '.join(policy.warn_only)}")
-    return "; ".join(words)
+        parts.append(f"codes that only warn: {', '.join(policy.warn_only)}")
+    return "; ".join(parts)
 
 
 def _replay(replay: t.Optional[dict[str, t.Any]]) -> str:
@@ -308,18 +308,18 @@ def _replay(replay: t.Optional[dict[str, t.Any]]) -> str:
     if not replay:
         return ""
     options = mapping(replay.get("options"))
-    words = (
+    message = (
         f"The readings of run {name_of(replay.get('of'))}, judged again at "
         f"{time_of(text_of(replay.get('judged')))}; nothing was measured"
     )
-    words += f". Options that replace the recorded ones: {text_of(options)}" if options else ""
+    message += f". Options that replace the recorded ones: {text_of(options)}" if options else ""
     for check, nodes in mapping(replay.get("kept")).items():
-        words += (
+        message += (
             f". Not judged again, because the document has no readings: {name_of(check)} on "
             f"{folded(map(name_of, sequence(nodes)), 10)}"
         )
     trouble = text_of(replay.get("mesh_trouble"))
-    return words + (
+    return message + (
         f". The network between the nodes was not judged again: {trouble}" if trouble else ""
     )
 

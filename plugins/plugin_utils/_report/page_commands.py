@@ -85,27 +85,27 @@ def _of_nodes(nodes: dict[str, NodeReport], alone: dict[str, set[str]]) -> Comma
         if wanted <= set(registry.names_of_pass())
         else []
     )
-    words = (
+    message = (
         f"{'The checks with findings' if names else 'All checks of single nodes'}, on "
         "the nodes that need attention"
     )
     peers = _peers(nodes, list(alone))
     if peers:
-        words += f", with {len(peers)} healthy nodes of the same model for comparison"
+        message += f", with {len(peers)} healthy nodes of the same model for comparison"
     variables = {"checks_list": names} if names else {}
-    return _command(words, "--skip-tags", list(alone) + peers, variables)
+    return _command(message, "--skip-tags", list(alone) + peers, variables)
 
 
 def _of_mesh(report: RunReport, nodes: dict[str, NodeReport], suspects: t.Sequence[str]) -> Command:
     partners = _partners(report, nodes, suspects)
-    words = "The network of the nodes that need attention and of the ends of bad links"
+    message = "The network of the nodes that need attention and of the ends of bad links"
     if partners:
-        words += (
+        message += (
             f", with {len(partners)} healthy nodes ({', '.join(partners)}), which show the bad end"
         )
     planned = report.mesh.first_plan.get("checks", []) if report.mesh else []
     names = [name for name in CHECKS if name in planned] or list(CHECKS)
-    return _command(words, "--tags", [*suspects, *partners], {"mesh_checks": names})
+    return _command(message, "--tags", [*suspects, *partners], {"mesh_checks": names})
 
 
 def _between(report: RunReport) -> list[str]:

@@ -197,20 +197,20 @@ def _summary(
     """The number of measured pairs, their range, and the number of bad pairs; ``values`` are
     sorted.
     """
-    words = f"{plural(len(values), 'direction')} measured"
+    message = f"{plural(len(values), 'direction')} measured"
     if values:
         first, last = quantity(values[0], unit), quantity(values[-1], unit)
-        words += (
+        message += (
             f", all {first}"
             if first == last
             else f", {first} to {last}, median {quantity(statistics.median(values), unit)}"
         )
     bad, missing = sum(kind in (BAD, WORST) for kind in kinds), kinds.count(NONE)
     if bad:
-        words += f"; {bad} worse than expected"
+        message += f"; {bad} worse than expected"
     elif values and has_expectation:
-        words += "; none worse than expected"
-    return words + (f"; {missing} without a figure" if missing else "")
+        message += "; none worse than expected"
+    return message + (f"; {missing} without a figure" if missing else "")
 
 
 def _order(low: bool) -> t.Callable[[_Pair], t.Any]:
@@ -351,12 +351,12 @@ def _shaped(
     names = list(dict.fromkeys(groups))
     if len(groups) == len(hosts) and 1 < len(names) <= MOST_HOSTS and all(names):
         by = name_of(plan.get("group_by")) or "group"
-        words = (
+        message = (
             f"{len(hosts):,} hosts are too many for a map, so this is by {by}: each cell "
             "is the worst pair between two of them, and its title says which"
         )
-        return "group", words, names, _grouped(pairs, hosts, (groups, names), low, unit, largest)
-    words = (
+        return "group", message, names, _grouped(pairs, hosts, (groups, names), low, unit, largest)
+    message = (
         f"{len(hosts):,} hosts are too many for a map, and they are in no groups, so this "
         "is the worst figure of each host"
     )
@@ -364,7 +364,8 @@ def _shaped(
     more = len({place for pair in pairs for place in (pair.source, pair.target)}) - len(rows)
     return (
         "worst",
-        words + (f", of the {len(rows)} worst; {more:,} more are in run.json" if more > 0 else ""),
+        message
+        + (f", of the {len(rows)} worst; {more:,} more are in run.json" if more > 0 else ""),
         ["as sender", "as receiver"],
         rows,
     )

@@ -104,7 +104,7 @@ def _partitions(name: str, readings: InfinibandReadings) -> List[Value]:
 
 
 def _driver_differs(differing: List[Odd]) -> Finding:
-    words = [
+    parts = [
         f"{odd.value.what} {odd.value.value}, {odd.majority} on {odd.share} of {odd.total} "
         f"nodes with {odd.value.kind}"
         for odd in differing
@@ -112,7 +112,7 @@ def _driver_differs(differing: List[Odd]) -> Finding:
     return Finding(
         "driver_differs",
         WARN,
-        f"differs from the fleet: {'; '.join(words[:4])}",
+        f"differs from the fleet: {'; '.join(parts[:4])}",
         "fix_configuration",
         evidence=_evidence(differing),
     )

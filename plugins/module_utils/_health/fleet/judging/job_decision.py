@@ -257,7 +257,7 @@ def _reason(facts: List[Fact], policy: JobPolicy, pause: Optional[float]) -> str
     """The facts in a sentence, those that carry the decision first."""
     if not facts:
         return "no finding decides about the job"
-    words = []
+    parts = []
     apart = (
         f"; the one before, {pause / 3600:.1f} h ago, does not count, nor does any that is "
         f"more than {LONGEST_GAP / 3600:.0f} h apart"
@@ -279,6 +279,6 @@ def _reason(facts: List[Fact], policy: JobPolicy, pause: Optional[float]) -> str
             if one.wanted != one.decided
             else ""
         )
-        words.append(f"{where}{': ' if where else ''}{one.finding.message}{waits}")
+        parts.append(f"{where}{': ' if where else ''}{one.finding.message}{waits}")
     more = f"; and {len(facts) - _MOST_WORDS} more" if len(facts) > _MOST_WORDS else ""
-    return "; ".join(words) + more
+    return "; ".join(parts) + more

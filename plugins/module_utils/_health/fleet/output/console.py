@@ -76,15 +76,15 @@ def more_lines(rows: Sequence[ConsoleRow], where: str, width: int) -> List[Line]
 
 def _header(report: RunReport, width: int) -> List[str]:
     counts, run = report.counts, report.run
-    words = [f"{counts[fit]} {word}" for fit, word in _FITNESS_WORDS.items() if counts[fit]]
+    parts = [f"{counts[fit]} {word}" for fit, word in _FITNESS_WORDS.items() if counts[fit]]
     if counts["partial"]:
-        place = words.index(f"{counts[FIT]} fit")
-        words[place] += f" ({counts['partial']} not fully checked)"
+        place = parts.index(f"{counts[FIT]} fit")
+        parts[place] += f" ({counts['partial']} not fully checked)"
     if run.check_mode:
         # A node counts as skipped there; only those that did not answer are news.
-        words = [word for word in words if not word.endswith("skipped")] + ["nothing measured"]
+        parts = [word for word in parts if not word.endswith("skipped")] + ["nothing measured"]
     mode = " (check mode)" if run.check_mode else ""
-    left = f"autopilot {run.phase}{mode}   {_nodes(counts['nodes'])}: {', '.join(words)}"
+    left = f"autopilot {run.phase}{mode}   {_nodes(counts['nodes'])}: {', '.join(parts)}"
     took = _duration(run.duration_seconds)
     if len(left) + 3 + len(took) <= width:
         return [left + took.rjust(width - len(left))]

@@ -312,13 +312,13 @@ def _in_words(change: FindingChange) -> str:
         return f"new {now.status}: {text}"
     if after is None:
         return f"no longer {now.status}: {text}"
-    words = [
+    parts = [
         f"{after.status} instead of {before.status}: {text}"
         if before.status != after.status
         else f"now: {text}"
     ]
     if before.message != after.message:
-        words.append(f"before: {plain(before.message)}")
+        parts.append(f"before: {plain(before.message)}")
     if before.action != after.action:
-        words.append(f"next: {after.action} instead of {before.action}")
-    return "; ".join(words)
+        parts.append(f"next: {after.action} instead of {before.action}")
+    return "; ".join(parts)

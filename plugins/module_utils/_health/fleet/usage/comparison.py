@@ -478,8 +478,8 @@ def _table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> List[str]:
 def _value(value: Any) -> str:
     if value is None:
         return "not told"
-    words = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return words if len(words) <= 60 else f"{words[:57]}..."
+    shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
 def _subject(finding: Mapping[str, Any]) -> str:

@@ -467,12 +467,12 @@ def _measurements(gpus: List[_Gpu]) -> List[Measurement]:
 
 def _summary(capture: Capture, gpus: List[_Gpu]) -> str:
     means = [one["mean"] for one in (figures([gpu.busy]) for gpu in gpus) if one]
-    words = f"{len(capture.times)} samples over {gpu_activity.span(capture.span)}"
+    message = f"{len(capture.times)} samples over {gpu_activity.span(capture.span)}"
     if not means:
-        return words
+        return message
     least, most = f"{min(means):.0f}", f"{max(means):.0f}"
     return (
-        f"{words}, {len(means)} GPU{'s' if len(means) > 1 else ''} busy "
+        f"{message}, {len(means)} GPU{'s' if len(means) > 1 else ''} busy "
         f"{least if least == most else f'{least} to {most}'} % of the time"
     )
 

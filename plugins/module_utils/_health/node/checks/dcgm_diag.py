@@ -302,9 +302,9 @@ def _clean(readings: DcgmReadings, what: Wanted) -> str:
 
 def _judge_absence(readings: DcgmReadings, options: Options, gpus: List[DcgmGpu]) -> List[Finding]:
     """Why the diagnostic did not run."""
-    words = "MIG is enabled or pending, and DCGM's diagnostic requires GPUs without MIG"
+    message = "MIG is enabled or pending, and DCGM's diagnostic requires GPUs without MIG"
     partitioned = [
-        Finding("mig_enabled", SKIP, words, "none", gpu_subject(gpu))
+        Finding("mig_enabled", SKIP, message, "none", gpu_subject(gpu))
         for gpu in gpus
         if _has_mig(gpu)
     ]
@@ -376,23 +376,30 @@ def _judge_runs(
         )
     if returncode != 0 and all(finding.status == SKIP for finding in findings):
         hint = knowledge.exit_hint(returncode)
-        words = (
+        message = (
             f"dcgmi ended with status {returncode}"
             + (f" ({hint})" if hint else "")
             + ", and its result gives no reason"
         )
         findings.append(
             Finding(
-                "exit_status_unexplained", UNKNOWN, words, "watch", NODE, {"returncode": returncode}
+                "exit_status_unexplained",
+                UNKNOWN,
+                message,
+                "watch",
+                NODE,
+                {"returncode": returncode},
             )
         )
     left = [pid for run in runs for pid in run.get("left", [])]
     if left:
-        words = (
+        message = (
             f"process {', '.join(map(str, left))} of the diagnostic could not be ended and "
             "may hold a GPU"
         )
-        findings.append(Finding("left_behind", UNKNOWN, words, "reboot_node", NODE, {"pids": left}))
+        findings.append(
+            Finding("left_behind", UNKNOWN, message, "reboot_node", NODE, {"pids": left})
+        )
     return findings + disturbed
 
 
@@ -453,8 +460,8 @@ def _judge_run(run: DcgmRun) -> List[Finding]:
 
 
 def _shown(text: Optional[str]) -> str:
-    words = " ".join((text or "").split())
-    return words if len(words) <= 300 else words[:300] + "..."
+    message = " ".join((text or "").split())
+    return message if len(message) <= 300 else message[:300] + "..."
 
 
 def _judge_faults(

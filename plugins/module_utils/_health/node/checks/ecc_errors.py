@@ -341,8 +341,8 @@ def _errors(count: int, kind: str) -> str:
 
 def _by_location(sram: Optional[int], dram: Optional[int]) -> str:
     """The known non-zero counts by location."""
-    words = [f"{name} {count}" for name, count in (("SRAM", sram), ("DRAM", dram)) if count]
-    return f" ({', '.join(words)})" if words else ""
+    parts = [f"{name} {count}" for name, count in (("SRAM", sram), ("DRAM", dram)) if count]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _evidence(gpu: EccGpu) -> Dict[str, Any]:
@@ -375,9 +375,9 @@ def _summary(gpus: List[EccGpu]) -> str:
         return f"{_gpus(len(gpus))} without memory error counters"
     corrected = sum(totals["corrected"] for totals in volatile)
     past = sum(totals["uncorrected"] for totals in aggregate)
-    words = f"{_gpus(len(gpus))}: no uncorrectable memory errors since the last reset"
+    message = f"{_gpus(len(gpus))}: no uncorrectable memory errors since the last reset"
     return (
-        words
+        message
         + f", {_errors(corrected, 'corrected')}"
         + (f", {past} uncorrectable in their lifetime" if past else "")
     )

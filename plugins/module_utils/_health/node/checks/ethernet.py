@@ -522,14 +522,14 @@ def _summary(interfaces: List[InterfaceReading], physical: List[InterfaceReading
     speeds: Dict[str, int] = {}
     for interface in up:
         speed = _speed(interface)
-        words = (
+        label = (
             "unknown speed"
             if speed is None
             else f"{speed / 1000:g} Gb/s"
             if speed >= 1000
             else f"{speed:g} Mb/s"
         )
-        speeds[words] = speeds.get(words, 0) + 1
+        speeds[label] = speeds.get(label, 0) + 1
     at = ", ".join(
         f"{count} at {speed}" for speed, count in sorted(speeds.items(), key=lambda pair: -pair[1])
     )

@@ -568,12 +568,12 @@ def _cost(overhead: OverheadReading) -> Tuple[str, List[Measurement]]:
     memory = overhead.get("memory_bytes")
     if cpu is None or not seconds:
         return "", []
-    words = f"; sampling took {cpu:.3f} s of CPU time in {seconds:.0f} s"
+    message = f"; sampling took {cpu:.3f} s of CPU time in {seconds:.0f} s"
     found = [Measurement("sampling_cpu", round(cpu / seconds, 6), "ratio", {})]
     if memory:
-        words += f" and {memory / 1e6:.0f} MB"
+        message += f" and {memory / 1e6:.0f} MB"
         found.append(Measurement("sampling_memory", float(memory), "bytes", {}))
-    return words, found
+    return message, found
 
 
 def _summary(series: List[Series]) -> str:

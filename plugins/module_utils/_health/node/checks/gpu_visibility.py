@@ -167,9 +167,9 @@ def judge(readings: VisibilityReadings, options: Options) -> CheckResult:
         findings += _too_many(given.get("NVIDIA_VISIBLE_DEVICES"), shown, requested, devices)
         findings += _unusable(given.get("NVIDIA_DRIVER_CAPABILITIES"), devices)
     findings += _required(given, readings)
-    words = f"{len(shown)} GPU{'s' if len(shown) != 1 else ''} in this container"
+    message = f"{len(shown)} GPU{'s' if len(shown) != 1 else ''} in this container"
     asked = given.get("NVIDIA_VISIBLE_DEVICES")
-    summary = words + (
+    summary = message + (
         f", requested: {asked if len(asked) < 40 else str(len(asked.split(','))) + ' by name'}"
         if asked
         else ""

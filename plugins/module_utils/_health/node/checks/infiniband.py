@@ -278,10 +278,10 @@ def is_active(port: PortReading) -> bool:
 
 def _state(port: PortReading) -> str:
     """Describe the states: ``DOWN, Polling``."""
-    words = [
+    parts = [
         str(port.get(key)).rpartition(": ")[2] for key in ("state", "phys_state") if port.get(key)
     ]
-    return ", ".join(words) or "not read"
+    return ", ".join(parts) or "not read"
 
 
 def _evidence(port: PortReading) -> Dict[str, Any]:
@@ -542,9 +542,11 @@ def _summary(ports: List[PortReading]) -> str:
         )
     down = len(ports) - len(active)
     flaps = sum(port.get("counters", {}).get("link_downed", 0) for port in active)
-    words = f"{len(active)} of {len(ports)} ports up" + (f" ({', '.join(kinds)})" if kinds else "")
-    words += ", the others without a link" if down and active else ""
-    return words + (f", links went down {flaps} times since boot" if flaps else "")
+    message = f"{len(active)} of {len(ports)} ports up" + (
+        f" ({', '.join(kinds)})" if kinds else ""
+    )
+    message += ", the others without a link" if down and active else ""
+    return message + (f", links went down {flaps} times since boot" if flaps else "")
 
 
 def _measured(ports: List[PortReading]) -> List[Measurement]:

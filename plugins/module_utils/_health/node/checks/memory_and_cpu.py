@@ -259,14 +259,14 @@ def _groups(host: Host, cpus: Set[int], files: Tuple[str, ...]) -> Optional[int]
 
 def _list(cpus: Set[int]) -> str:
     """Numbers in the kernel's list format: ``0-3,8``."""
-    words: List[str] = []
+    parts: List[str] = []
     for cpu in sorted(cpus):
-        first, _dash, last = words[-1].partition("-") if words else ("", "", "")
-        if words and int(last or first) == cpu - 1:
-            words[-1] = f"{first}-{cpu}"
+        first, _dash, last = parts[-1].partition("-") if parts else ("", "", "")
+        if parts and int(last or first) == cpu - 1:
+            parts[-1] = f"{first}-{cpu}"
         else:
-            words.append(str(cpu))
-    return ",".join(words)
+            parts.append(str(cpu))
+    return ",".join(parts)
 
 
 def _governors(host: Host) -> Dict[str, int]:
@@ -573,18 +573,18 @@ def _summary(
     memory: Optional[int], cpus: Processors, numa: List[NumaNode], readings: MemoryAndCpuReadings
 ) -> str:
     nodes = len([one for one in numa if one.get("cpus")]) or 1
-    words = (
+    message = (
         f"{(memory or 0) / GIB:.0f} GiB of memory on {several(nodes, 'NUMA node')}, "
         f"{several(cpus.get('threads') or 0, 'processor')}"
     )
     counted = (("socket", cpus.get("sockets")), ("core", cpus.get("cores")))
     shape = [several(count, kind) for kind, count in counted if count]
-    words += f" ({', '.join(shape)})" if shape else ""
+    message += f" ({', '.join(shape)})" if shape else ""
     governors = readings.get("governors")
-    words += f", governor {' and '.join(governors)}" if governors else ""
+    message += f", governor {' and '.join(governors)}" if governors else ""
     edac = complete(readings.get("edac"))
     corrected = sum(one.get("ce") or 0 for one in edac or [])
-    words += (
+    message += (
         f", {several(corrected, 'corrected memory error')}"
         if corrected
         else ""
@@ -592,7 +592,7 @@ def _summary(
         else ", its memory errors are not counted"
     )
     rates = [rate for _node, rate in _rates(readings.get("stream", StreamReading()))]
-    return words + (f", memory at {sum(rates) / 1e9:.0f} GB/s" if rates else "")
+    return message + (f", memory at {sum(rates) / 1e9:.0f} GB/s" if rates else "")
 
 
 def _measured(readings: MemoryAndCpuReadings) -> List[Measurement]:

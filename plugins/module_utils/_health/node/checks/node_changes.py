@@ -134,12 +134,12 @@ def _summary(findings: List[Finding]) -> str:
     for finding in findings:
         if finding.status not in (PASS, SKIP):
             by_subject.setdefault(_named(finding.subject), []).append(finding)
-    told = [
+    parts = [
         f"{whose}{joined_messages(several)}"
         for (_key, whose), several in sorted(by_subject.items(), key=lambda item: _rank(item[1]))
     ]
-    more = f" (and {len(told) - _MOST_SUBJECTS} more)" if len(told) > _MOST_SUBJECTS else ""
-    return "; ".join(told[:_MOST_SUBJECTS]) + more
+    more = f" (and {len(parts) - _MOST_SUBJECTS} more)" if len(parts) > _MOST_SUBJECTS else ""
+    return "; ".join(parts[:_MOST_SUBJECTS]) + more
 
 
 def _named(subject: Subject) -> Tuple[str, str]:

@@ -236,11 +236,11 @@ def _mishap_findings(gpu: BandwidthGpu, subject: Subject) -> List[Finding]:
     if error and error.get("kind") not in NODE_KINDS:
         found.append(cuda_finding(error, subject))
     if kernel.get("kind") in KERNEL_NOT_LOADED:
-        words = (
+        message = (
             f"the copy kernel did not run: {kernel.get('call')} returned {kernel.get('kind')} "
             f"({kernel.get('code')}); judged by the copy engines"
         )
-        found.append(Finding("kernel_not_run", PASS, words, "none", subject, kernel))
+        found.append(Finding("kernel_not_run", PASS, message, "none", subject, kernel))
     elif kernel:
         found.append(cuda_finding(kernel, subject))
     return found
@@ -306,8 +306,8 @@ def _link_findings(gpu: BandwidthGpu, subject: Subject, bandwidth: str) -> List[
             )
         )
     if generation and actual_generation and actual_generation < generation:
-        words = f"link runs at PCIe {actual_generation}.0 instead of {generation}.0 under load"
-        found.append(Finding("link_speed", status, words, action, subject, dict(link)))
+        message = f"link runs at PCIe {actual_generation}.0 instead of {generation}.0 under load"
+        found.append(Finding("link_speed", status, message, action, subject, dict(link)))
     capable = link.get("gpu_max_generation")
     if generation and capable and capable > generation:
         found.append(
@@ -418,12 +418,14 @@ def _bandwidth_findings(
         value = _rates(gpu)[direction]
         if value is None:
             continue
-        words = f"{direction.replace('_', ' ')} {value / GB:.3g} GB/s"
-        verdicts = _verdicts(words, value, minimum, row, [peer[direction] for peer in peers], local)
+        message = f"{direction.replace('_', ' ')} {value / GB:.3g} GB/s"
+        verdicts = _verdicts(
+            message, value, minimum, row, [peer[direction] for peer in peers], local
+        )
         if verdicts:
             found.append(_low_bandwidth(gpu, subject, direction, value, verdicts))
         elif not minimum and row is None:
-            found.append(_without_row(subject, words, len(peers)))
+            found.append(_without_row(subject, message, len(peers)))
     return found
 
 

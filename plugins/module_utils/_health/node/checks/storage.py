@@ -748,14 +748,14 @@ def _judge_nvme_health(
     used, media = health.get("percentage_used") or 0, health.get("media_errors") or 0
     spare, least = health.get("available_spare"), health.get("spare_threshold")
     findings = []
-    words = [text for bit, text, _failing in _CRITICAL if warning & bit]
-    if warning and not words:
-        words = [f"critical warning {warning:#x}"]
+    parts = [text for bit, text, _failing in _CRITICAL if warning & bit]
+    if warning and not parts:
+        parts = [f"critical warning {warning:#x}"]
     if spare is not None and least is not None and spare < least and not warning & 0x01:
-        words.append(f"{spare} % of its spare blocks are left, the threshold is {least} %")
-    if words:
+        parts.append(f"{spare} % of its spare blocks are left, the threshold is {least} %")
+    if parts:
         failing = any(warning & bit and bad for bit, _text, bad in _CRITICAL) or not warning
-        message = f"{about} reports a critical warning: {'; '.join(words)}"
+        message = f"{about} reports a critical warning: {'; '.join(parts)}"
         findings.append(
             Finding(
                 "disk_warning",
@@ -808,22 +808,24 @@ def _summary(mounts: List[MountReading], disks: List[DiskReading]) -> str:
     shares = [
         (_share(mount), str(mount.get("path"))) for mount in told if _share(mount) is not None
     ]
-    words = (
+    message = (
         "no file systems of its own, as in a container"
         if not told
         else f"{several(len(told), 'file system')} answer{'s' if len(told) == 1 else ''}"
     )
     if shares:
-        words += f", the fullest is {min(shares)[1]} with {100 * (min(shares)[0] or 0):.0f} % free"
+        message += (
+            f", the fullest is {min(shares)[1]} with {100 * (min(shares)[0] or 0):.0f} % free"
+        )
     asked = [disk for disk in disks if disk.get("nvme")]
     unread = [disk["unread"] for disk in disks if disk.get("unread")]
-    words += f", {several(len(asked), 'NVMe disk')} read" if asked else ""
+    message += f", {several(len(asked), 'NVMe disk')} read" if asked else ""
     if unread:
-        words += (
+        message += (
             f", the health of {several(len(unread), 'NVMe disk')} could not be read "
             f"({unread[0].get('message')})"
         )
-    return words
+    return message
 
 
 def _share(mount: MountReading) -> Optional[float]:

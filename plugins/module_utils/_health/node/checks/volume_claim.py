@@ -180,12 +180,14 @@ def judge(readings: VolumeClaimReadings, options: Options) -> CheckResult:
     )
     findings = [replace(bad, subject=subject, evidence={**kept, **bad.evidence})] if bad else []
     if readings.get("left"):
-        words = (
+        message = (
             f"not removed within {REMOVAL:.0f} s, a later run removes it: "
             f"{', '.join(readings['left'])}"
         )
         findings.append(
-            Finding("claim_left_behind", WARN, words, "watch", subject, {"left": readings["left"]})
+            Finding(
+                "claim_left_behind", WARN, message, "watch", subject, {"left": readings["left"]}
+            )
         )
     return concluded(NAME, findings, _healthy(readings, options), _measurements(readings))
 
@@ -335,15 +337,15 @@ def _failed(pod: PodReading) -> Finding:
             "fix_configuration",
         )
     if said and said.get("error"):
-        words = f"could not {said.get('step')} {where}: {said['error']}"
+        message = f"could not {said.get('step')} {where}: {said['error']}"
         if said.get("errno") in (errno.EACCES, errno.EPERM):
             return Finding(
                 "volume_not_writable",
                 UNKNOWN,
-                f"{words} (user {said.get('uid')})",
+                f"{message} (user {said.get('uid')})",
                 "fix_configuration",
             )
-        return Finding("volume_io_failed", FAIL, words, "watch")
+        return Finding("volume_io_failed", FAIL, message, "watch")
     if pod.get("reason") == "DeadlineExceeded" and pod.get("seconds") is not None:
         return Finding(
             "volume_io_hung", FAIL, f"the pod {where} did not finish writing and reading", "watch"

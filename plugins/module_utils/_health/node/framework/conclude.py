@@ -69,7 +69,7 @@ def conclude(check: Check, options: Options, readings: Readings) -> CheckResult:
 
 def _judge_absence(check: Check, options: Options, absent: AbsenceReading) -> CheckResult:
     expected, through = options.get("expected_gpus"), absent.get("passed_through", [])
-    words = (
+    message = (
         f"all {len(through)} NVIDIA GPUs are passed through to virtual machines"
         if through
         else "no NVIDIA GPU on the PCI bus"
@@ -78,10 +78,10 @@ def _judge_absence(check: Check, options: Options, absent: AbsenceReading) -> Ch
         finding = Finding(
             "gpus_missing",
             FAIL,
-            f"{words}, expected {expected}",
+            f"{message}, expected {expected}",
             "drain_node",
             NODE,
             dict(absent, expected_gpus=expected),
         )
         return concluded(check.name, [finding], "")
-    return CheckResult(check.name, SKIP, words)
+    return CheckResult(check.name, SKIP, message)

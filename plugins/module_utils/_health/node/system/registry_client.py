@@ -384,11 +384,11 @@ class _Visit:
         if not status or status.group(1) != b"200":
             stream.close()
             code = int(status.group(1)) if status else None
-            words = (
+            message = (
                 f"the proxy {proxy.host}:{proxy.port} did not connect to {where}: "
                 f"{code or 'no answer in HTTP'}"
             )
-            raise Trouble("proxy", "refused" if code else "broken", proxy.host, words, code)
+            raise Trouble("proxy", "refused" if code else "broken", proxy.host, message, code)
 
     def _secured(self, stream: socket.socket, host: str, port: int) -> ssl.SSLSocket:
         self._report.stage(f"TLS with {host}")
@@ -460,10 +460,10 @@ class _Visit:
 
     def _odd(self, step: str, answer: Answer, host: str = "") -> Trouble:
         """The error of an unsuccessful answer, in the registry's words (``errors``: code, message)."""
-        words = f"answered {answer.status}"
+        message = f"answered {answer.status}"
         try:
             first = json.loads(answer.body)["errors"][0]
-            words += f", {first.get('code')}: {first.get('message')}"
+            message += f", {first.get('code')}: {first.get('message')}"
         except (ValueError, KeyError, IndexError, TypeError, AttributeError):
             pass
         kind = (
@@ -475,7 +475,7 @@ class _Visit:
             if answer.status == 429
             else "error"
         )
-        return Trouble(step, kind, host or self._reference.registry, words, answer.status)
+        return Trouble(step, kind, host or self._reference.registry, message, answer.status)
 
 
 def _basic(pair: str) -> Dict[str, str]:

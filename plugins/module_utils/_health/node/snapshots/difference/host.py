@@ -55,12 +55,12 @@ def _port(
     found = []
     states = [port.get("state") or port.get("operstate") or "" for port in (before, after)]
     if _up(states[0]) and states[1] and not _up(states[1]):
-        words = f"{_plain(states[1])}, in the snapshot {_plain(states[0])}"
+        message = f"{_plain(states[1])}, in the snapshot {_plain(states[0])}"
         found.append(
             Finding(
                 "port_lost",
                 WARN,
-                words,
+                message,
                 "watch",
                 subject,
                 {"before": states[0], "after": states[1]},
@@ -69,12 +69,12 @@ def _port(
     rates = [port.get("rate_gbps", port.get("speed_mbps")) for port in (before, after)]
     unit = "Gb/s" if "rate_gbps" in after else "Mb/s"
     if rates[0] and rates[1] and 0 < rates[1] < rates[0]:
-        words = f"{rates[1]:g} {unit}, in the snapshot {rates[0]:g} {unit}"
+        message = f"{rates[1]:g} {unit}, in the snapshot {rates[0]:g} {unit}"
         found.append(
             Finding(
                 "port_slower",
                 WARN,
-                words,
+                message,
                 "watch",
                 subject,
                 {"before": rates[0], "after": rates[1]},
@@ -97,8 +97,8 @@ def _port_counts(
     evidence = {name: {"before": old.get(name), "after": new.get(name)} for name in grown}
     flaps = [name for name in _FLAPS if name in grown]
     if flaps:
-        words = f"the link was lost during {JOB}: {flaps[0].replace('_', ' ')} {grown[flaps[0]]}"
-        found.append(Finding("port_flapped", WARN, words, "watch", subject, evidence))
+        message = f"the link was lost during {JOB}: {flaps[0].replace('_', ' ')} {grown[flaps[0]]}"
+        found.append(Finding("port_flapped", WARN, message, "watch", subject, evidence))
     errors = [f"{name.replace('_', ' ')} {grown[name]}" for name in _ERRORS if name in grown]
     if errors:
         found.append(
@@ -140,18 +140,18 @@ def disks(between: Between) -> List[Finding]:
             (before.get("nvme") or {}).get("media_errors"),
             (disk.get("nvme") or {}).get("media_errors"),
         )
-        words = (
+        parts = (
             [f"{failed} failed commands"] if failed and failed.value and not failed.least else []
         )
-        words += [f"{media} media errors"] if media and media.value and not media.least else []
-        if words:
+        parts += [f"{media} media errors"] if media and media.value and not media.least else []
+        if parts:
             subject = Subject("disk", name=str(disk.get("name")))
             evidence = {"before": before, "after": disk}
             found.append(
                 Finding(
                     "new_disk_errors",
                     WARN,
-                    f"{named(words)} during {JOB}",
+                    f"{named(parts)} during {JOB}",
                     "watch",
                     subject,
                     evidence,
@@ -183,8 +183,8 @@ def _grown(between: Between, before: Optional[int], after: Optional[int]) -> int
 
 def _host_memory(corrected: int, uncorrected: int, evidence: Dict[str, Any]) -> List[Finding]:
     if uncorrected:
-        words = f"{uncorrected} uncorrected errors of the host's memory during {JOB}"
-        return [Finding("new_host_memory_errors", WARN, words, "watch", evidence=evidence)]
+        message = f"{uncorrected} uncorrected errors of the host's memory during {JOB}"
+        return [Finding("new_host_memory_errors", WARN, message, "watch", evidence=evidence)]
     if corrected:
         return [
             Finding(

@@ -60,25 +60,25 @@ def replays(between: Between) -> List[Finding]:
             "seconds": between.seconds,
             "allowed_per_minute": line,
         }
-        words = f"{grown} packet{'s' * (grown.value != 1)} resent over PCIe during {JOB}"
+        message = f"{grown} packet{'s' * (grown.value != 1)} resent over PCIe during {JOB}"
         if line is not None and rate is not None and rate > line:
-            words += (
+            message += (
                 f", {rate:.3g} a minute, expected at most {line:.3g} (PCIe {generation}.0 x{width})"
             )
             if between.seconds is not None and between.seconds >= _LASTING_SECONDS:
                 found.append(
-                    Finding("new_pcie_replays", FAIL, words, "drain_node", pair.subject, evidence)
+                    Finding("new_pcie_replays", FAIL, message, "drain_node", pair.subject, evidence)
                 )
             else:
-                words += (
+                message += (
                     "; the time is too short to tell a burst from a lasting error "
                     f"({_LASTING_SECONDS / 60:.0f} minutes of work are enough)"
                 )
                 found.append(
-                    Finding("new_pcie_replays", WARN, words, "watch", pair.subject, evidence)
+                    Finding("new_pcie_replays", WARN, message, "watch", pair.subject, evidence)
                 )
         else:
-            found.append(Finding("new_pcie_replays", PASS, words, "none", pair.subject, evidence))
+            found.append(Finding("new_pcie_replays", PASS, message, "none", pair.subject, evidence))
     return found
 
 
@@ -118,9 +118,11 @@ def _aer(between: Between, old: Counters, new: Counters, subject: Subject) -> Li
         if kind != "correctable" and count and count.value
     ]
     if bad:
-        words = f"{named(bad)} PCIe errors during {JOB}"
+        message = f"{named(bad)} PCIe errors during {JOB}"
         return [
-            Finding("new_pcie_errors", WARN, words, "watch", subject, {"before": old, "after": new})
+            Finding(
+                "new_pcie_errors", WARN, message, "watch", subject, {"before": old, "after": new}
+            )
         ]
     if counts["correctable"] and counts["correctable"].value:
         return [
@@ -156,12 +158,12 @@ def trained(between: Between) -> List[Finding]:
         )
         then, now = old.get("max_generation"), new.get("max_generation")
         if then and now and now < then:
-            words = f"the slot is limited to PCIe {now:g}.0, in the snapshot PCIe {then:g}.0"
+            message = f"the slot is limited to PCIe {now:g}.0, in the snapshot PCIe {then:g}.0"
             found.append(
                 Finding(
                     "link_slower",
                     WARN,
-                    words,
+                    message,
                     "fix_configuration",
                     pair.subject,
                     {"before": old, "after": new},
@@ -197,10 +199,15 @@ def _slower_under_load(between: Between) -> List[Finding]:
         new = pair.after.get("link") or LinkSnapshot()
         then, now = old.get("generation"), new.get("generation")
         if then and now and now < then:
-            words = f"the link runs at PCIe {now:g}.0 under load, in the snapshot at {then:g}.0"
+            message = f"the link runs at PCIe {now:g}.0 under load, in the snapshot at {then:g}.0"
             found.append(
                 Finding(
-                    "link_slower", WARN, words, "watch", pair.subject, {"before": old, "after": new}
+                    "link_slower",
+                    WARN,
+                    message,
+                    "watch",
+                    pair.subject,
+                    {"before": old, "after": new},
                 )
             )
     return found
@@ -215,8 +222,8 @@ def _narrower(
 ) -> List[Finding]:
     if not old or not new or new >= old or (generation or 0) >= 6:
         return []
-    words = f"link is up at x{new}, in the snapshot at x{old}"
-    return [Finding("link_narrower", FAIL, words, "drain_node", subject, evidence)]
+    message = f"link is up at x{new}, in the snapshot at x{old}"
+    return [Finding("link_narrower", FAIL, message, "drain_node", subject, evidence)]
 
 
 def nvlink(between: Between) -> List[Finding]:
@@ -241,7 +248,7 @@ def nvlink(between: Between) -> List[Finding]:
         # On some models MIG disables the links (MIG User Guide); the changed setting is reported.
         if down and not pair.after.get("mig"):
             several = len(down) > 1
-            words = (
+            message = (
                 f"NVLink{'s' * several} {named(down, 18)} {'are' if several else 'is'} down, "
                 "up in the snapshot"
             )
@@ -249,7 +256,7 @@ def nvlink(between: Between) -> List[Finding]:
                 Finding(
                     "nvlink_lost",
                     FAIL,
-                    words,
+                    message,
                     "drain_node",
                     pair.subject,
                     {"down": down, **evidence},
@@ -277,12 +284,12 @@ def _nvlink_errors(
         [f"{'at least ' * least}{count} {kind.replace('_', ' ')}" for kind, count in totals.items()]
     )
     recovered = "recovery" in totals
-    words = f"{counts} errors on NVLinks during {JOB}"
+    message = f"{counts} errors on NVLinks during {JOB}"
     return [
         Finding(
             "new_nvlink_errors",
             WARN if recovered else PASS,
-            words,
+            message,
             "watch" if recovered else "none",
             pair.subject,
             {"errors": totals},

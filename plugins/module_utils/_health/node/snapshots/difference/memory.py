@@ -34,7 +34,7 @@ def ecc(between: Between) -> List[Finding]:
         evidence = {"before": _counters(pair.before), "after": _counters(pair.after)}
         if uncorrected:
             uncleared = bool((pair.after.get("volatile") or {}).get("uncorrected"))
-            words = (
+            message = (
                 f"{uncorrected} uncorrectable memory error{'s' * (uncorrected.value != 1)} "
                 f"during {JOB}"
             )
@@ -42,16 +42,18 @@ def ecc(between: Between) -> List[Finding]:
                 Finding(
                     "new_uncorrectable_errors",
                     WARN,
-                    words,
+                    message,
                     "reset_gpu" if uncleared else "watch",
                     pair.subject,
                     evidence,
                 )
             )
         if corrected:
-            words = f"{corrected} corrected memory error{'s' * (corrected.value != 1)} during {JOB}"
+            message = (
+                f"{corrected} corrected memory error{'s' * (corrected.value != 1)} during {JOB}"
+            )
             found.append(
-                Finding("new_corrected_errors", PASS, words, "none", pair.subject, evidence)
+                Finding("new_corrected_errors", PASS, message, "none", pair.subject, evidence)
             )
     return found
 
@@ -80,13 +82,13 @@ def rows(between: Between) -> List[Finding]:
         evidence = {"before": old, "after": new}
         grown = counted(old.get("uncorrectable"), new.get("uncorrectable"))
         raised = [flag for flag in _FLAGS if new.get(flag) and old.get(flag) == 0]
-        words = (
+        parts = (
             [f"{grown} remapped row{'s' * (grown.value != 1)}"]
             if grown and grown.value and not grown.least
             else []
         )
-        words += [_FLAGS[flag] for flag in raised]
-        if words:
+        parts += [_FLAGS[flag] for flag in raised]
+        if parts:
             action = (
                 "replace_part"
                 if "failure" in raised
@@ -98,7 +100,7 @@ def rows(between: Between) -> List[Finding]:
                 Finding(
                     "new_remapped_rows",
                     WARN,
-                    f"{named(words)} during {JOB}",
+                    f"{named(parts)} during {JOB}",
                     action,
                     pair.subject,
                     evidence,
@@ -106,12 +108,12 @@ def rows(between: Between) -> List[Finding]:
             )
         grown = counted(old.get("correctable"), new.get("correctable"))
         if grown and grown.value and not grown.least:
-            words = [
+            parts = [
                 f"{grown} row{'s' * (grown.value != 1)} remapped after corrected errors "
                 f"during {JOB}"
             ]
             found.append(
-                Finding("new_correctable_rows", PASS, words[0], "none", pair.subject, evidence)
+                Finding("new_correctable_rows", PASS, parts[0], "none", pair.subject, evidence)
             )
     return found
 
@@ -132,17 +134,17 @@ def banks(between: Between) -> List[Finding]:
     found = []
     for pair in between.pairs("remapped_rows"):
         old, new = pair.before.get("banks") or {}, pair.after.get("banks") or {}
-        words = []
+        parts = []
         for level, text in (("none", "without a spare row"), ("low", "with few spare rows")):
             grown = counted(old.get(level), new.get(level))
             if grown and grown.value and not grown.least:
-                words.append(f"{grown} memory bank{'s' * (grown.value != 1)} {text}")
-        if words:
+                parts.append(f"{grown} memory bank{'s' * (grown.value != 1)} {text}")
+        if parts:
             found.append(
                 Finding(
                     "spare_rows_used",
                     WARN,
-                    f"{named(words)} since {JOB} began",
+                    f"{named(parts)} since {JOB} began",
                     "watch",
                     pair.subject,
                     {"before": old, "after": new},
@@ -159,12 +161,12 @@ def pages(between: Between) -> List[Finding]:
         counts = [counted(old.get(cause), new.get(cause)) for cause in ("single_bit", "double_bit")]
         grown = sum(count.value for count in counts if count and not count.least)
         if grown:
-            words = f"{grown} retired page{'s' * (grown != 1)} during {JOB}"
+            message = f"{grown} retired page{'s' * (grown != 1)} during {JOB}"
             found.append(
                 Finding(
                     "new_retired_pages",
                     WARN,
-                    words,
+                    message,
                     "watch",
                     pair.subject,
                     {"before": old, "after": new},
