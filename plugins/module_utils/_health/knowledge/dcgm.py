@@ -19,7 +19,7 @@ NONE, MONITOR, ISOLATE, UNRECOGNISED = "none", "monitor", "isolate", "unrecognis
 TRIAGE, CONFIG, RESET = "triage", "config", "reset"
 #: The severity of an error for which neither the document nor this table has one.
 UNRATED = "unrated"
-#: Our word for a failure that names no error that counts: a mere warning prints as Fail too.
+#: The severity of a failure without an error that counts: a mere warning prints as Fail too.
 UNEXPLAINED = "unexplained"
 
 #: Build arguments that add DCGM to the agent's image (src/agent/Containerfile).
@@ -74,7 +74,7 @@ MEANINGS: Dict[str, Meaning] = {
     UNEXPLAINED: Meaning(
         "dcgm_unexplained", UNKNOWN, "watch", "printed as Fail, without an error that counts"
     ),
-    # A failure is a failure until its text tells more; no class of action can be read from it.
+    # A failure stays a failure without a severity; no class of action can be derived.
     UNRATED: Meaning(
         "dcgm_failure", FAIL, "drain_node", "failed; this DCGM version reports no severity"
     ),
@@ -84,17 +84,16 @@ MEANINGS: Dict[str, Meaning] = {
 OVERRIDES: Dict[int, Meaning] = {
     # DCGM says CONFIG; a link that came up narrower is a seating, riser or board fault.
     46: Meaning("pcie_width", FAIL, "drain_node", "the PCIe link is narrower than supported"),
-    # DCGM says RESET; a failed remapping is not healed by one (NVIDIA GPU Memory Error Management:
-    # RMA criterion).
+    # DCGM says RESET; a reset does not repair a failed remapping (NVIDIA GPU Memory Error
+    # Management: RMA criterion).
     80: Meaning("row_remap_failure", FAIL, "replace_part", "a row could not be remapped"),
-    # DCGM says RESET, which is due before the next job. Until then an error is contained and its
-    # page is out of use, on models that can do that (NVML API reference,
-    # nvmlDeviceGetRemappedRows). The codes are also those of remapped_rows, which must not say
-    # less.
+    # DCGM says RESET, which is due before the next job. Until then models with containment retire
+    # the page (NVML API reference, nvmlDeviceGetRemappedRows). The codes are those of
+    # remapped_rows, so both checks report the same.
     84: Meaning("row_remap_pending", WARN, "reset_gpu", "a row remapping waits for a reset"),
     85: Meaning("row_remap_pending", WARN, "reset_gpu", "a row remapping waits for a reset"),
     6: Meaning("page_retirement_pending", WARN, "reset_gpu", "a page retirement waits for a reset"),
-    # DCGM says RESET; what must go is the process.
+    # DCGM says RESET; ending the process is enough.
     25: Meaning(
         "graphics_processes", WARN, "fix_configuration", "graphics processes run on the GPU"
     ),
@@ -121,8 +120,8 @@ _CODES: Tuple[Tuple[str, Tuple[int, ...]], ...] = (
     (RESET, (6, 25, 80, 83, 84, 85, 125, 127, 128, 129)),
 )
 # fmt: on
-#: Error code -> severity in DCGM 4.6. Severities change between releases: ask this only when the
-#: document does not say.
+#: Error code -> severity in DCGM 4.6, for documents without severities; severities change between
+#: releases.
 SEVERITY_OF: Dict[int, str] = {code: severity for severity, codes in _CODES for code in codes}
 
 #: Deployment tests of DCGM 2 and 3 that can only fail for a configuration, by the name they print;
@@ -146,7 +145,7 @@ _DEPLOYMENT_TESTS = (
     "fabric manager",
     "software",
 ) + CONFIG_TESTS
-#: Printed names that are not the name `dcgmi diag --run` takes with its spaces made underscores.
+#: Printed names that differ from the name for `dcgmi diag --run` by more than underscores.
 _RUN_NAMES = {"gpu_memory": "memory", "eud_test": "eud", "pulse": "pulse_test"}
 
 #: Test -> the first level that includes it (as ``--run`` takes it). All but `sm_stress`,
@@ -168,8 +167,8 @@ LEVEL_OF: Dict[str, int] = {
     "memtest": 4,
     "pulse_test": 4,
 }
-#: Tests that every data centre GPU runs at a level and above; the rest comes and goes with
-#: versions, packages and products.
+#: Tests that every data centre GPU runs at a level and above; other tests depend on versions,
+#: packages and products.
 REQUIRED: Dict[int, Tuple[str, ...]] = {
     1: (),
     2: ("memory", "pcie"),
@@ -214,7 +213,7 @@ EXIT_CODES: Dict[int, str] = {
     254: "an internal error of dcgmi",
     255: "a parameter was rejected",
 }
-#: Exit status -> what to do, where the status leaves no doubt about it.
+#: Exit status -> next step, for statuses with one clear cause.
 REMEDIES: Dict[int, str] = {
     198: "check the names in NVIDIA's documentation of dcgmi diag",
     204: "install datacenter-gpu-manager-4-core and the cuda package of the driver's version",
@@ -227,8 +226,8 @@ REMEDIES: Dict[int, str] = {
 
 
 def run_name(title: str) -> str:
-    """The name ``--run`` takes for a test, from the name a document prints: ``GPU Memory`` is
-    ``memory``, ``Denylist`` is ``software``.
+    """The name of a test for ``--run`` from its printed name: ``GPU Memory`` is ``memory``,
+    ``Denylist`` is ``software``.
     """
     words = " ".join(title.lower().split())
     if words in _DEPLOYMENT_TESTS:

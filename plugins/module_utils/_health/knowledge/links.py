@@ -15,20 +15,19 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 GB = 1e9
 
 
-#: Copies from memory on the wrong socket reach about this part of a healthy rate (our own figure),
-#: so that less than that is no fault of the socket's. A lost generation or half the lanes is still
-#: less.
+#: Share of a healthy rate that copies from memory on the other socket reach (our own figure). The
+#: loss of a generation or of half the lanes is below it.
 WRONG_NODE = 0.7
 
 
 class LinkBandwidth(NamedTuple):
-    """Below ``fail`` the link is broken, below ``warn`` it is worth a look (bytes/s, either
-    direction).
+    """Thresholds of a link in bytes/s, either direction: below ``fail`` the check fails, below
+    ``warn`` it warns.
     """
 
     fail: float
     warn: float
-    #: The class of link, as a person says it: ``PCIe 5.0 x16``.
+    #: The class of link as text: ``PCIe 5.0 x16``.
     detail: str
     source: str
 
@@ -62,9 +61,9 @@ _PCIE_X16: Dict[int, Tuple[float, float, str]] = {
     ),
 }
 
-#: PCIe generation -> packets sent again a minute and lane that a link may have at the bit error
-#: rate that PCIe allows, 1e-12: DCGM 4.6, modules/health/DcgmHealthWatch.cpp. Generations below 3
-#: are not in the table and have that of 3, newer ones that of 6.
+#: PCIe generation -> resent packets a minute and lane at the bit error ratio that PCIe allows,
+#: 1e-12: DCGM 4.6, modules/health/DcgmHealthWatch.cpp. Generations below 3 have the value of 3,
+#: newer ones the value of 6.
 _REPLAYS_PER_LANE: Dict[int, float] = {3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
 
 #: Part of the model's name -> (PCIe generation the row is for, or None when the host link is not
@@ -117,18 +116,18 @@ _MODELS: Tuple[Tuple[str, Optional[int], Optional[LinkBandwidth]], ...] = (
 
 
 def replays_per_minute(generation: int, width: int) -> float:
-    """Packets that a link of this generation and so many lanes may send again in a minute."""
+    """The allowed number of resent packets in a minute for a link of this generation and width."""
     return _REPLAYS_PER_LANE[min(max(generation, 3), 6)] * width
 
 
 def expected_bandwidth(
     generation: Any, width: Any, model: Optional[str] = None
 ) -> Optional[LinkBandwidth]:
-    """The row for a link by its *maximum* PCIe generation and width (what GPU and slot can do
-    together), and the GPU's model.
+    """The row for a link by its *maximum* PCIe generation and width (the minimum of GPU and slot),
+    and the GPU's model.
 
-    Never ask with the current link: a link that trained too slow would then be measured against
-    itself. None when nothing is known about such a link; that is not a pass.
+    Do not pass the current link: a link that trained too slow would be compared with itself. None
+    for an unknown link, which is not a pass.
     """
     known = [row for row in _MODELS if isinstance(model, str) and row[0] in model]
     for _name, only, row in known:

@@ -10,14 +10,16 @@ from typing import List, NamedTuple, Optional
 from .gpus import VIRTUAL
 from .links import GB
 
-#: Below these parts of a data sheet's figure our triad is worth a look, and its GPU's memory is
-#: broken, where no measurement is published. Judgements: healthy HBM gives 0.88 to 0.93, GDDR6 with
-#: ECC 0.75 to 0.85; DCGM's floors for HBM lie at 0.57 to 0.6.
+#: Shares of the data sheet's bandwidth below which the triad warns and fails, for models without a
+#: published measurement. Judgements: healthy HBM reaches 0.88 to 0.93, GDDR6 with ECC 0.75 to 0.85;
+#: DCGM's floors for HBM are 0.57 to 0.6.
 HBM_WARN, GDDR_WARN, FAIL_SHARE = 0.8, 0.65, 0.5
 
 
 class Bandwidth(NamedTuple):
-    """Below ``fail`` the memory is broken, below ``warn`` it is worth a look."""
+    """Thresholds of a GPU's memory in bytes/s: below ``fail`` the check fails, below ``warn`` it
+    warns.
+    """
 
     pattern: str
     #: The data sheet's figure.
@@ -49,8 +51,8 @@ BANDWIDTHS: List[Bandwidth] = [
     _hbm(r"\b(GB300|B300)\b", 8000, 4522),
     _hbm(r"\bGB200\b", 8000, 2602),
     _hbm(r"\b(B200|B100)\b", 8000, 4072),
-    # The same name is given to GPUs with 96 GB of HBM3 (4.0 TB/s) and with 144 GB of HBM3e (4.9):
-    # the row is the former's.
+    # GPUs with 96 GB of HBM3 (4.0 TB/s) and with 144 GB of HBM3e (4.9 TB/s) have the same name: the
+    # row is of the first.
     _hbm(r"\bGH200\b", 4000),
     _hbm(r"\bH200\b", 4800, 2212),
     # Its 78 multiprocessors cannot saturate its memory: DCGM measured half of the 4.0 TB/s, so
@@ -76,8 +78,8 @@ BANDWIDTHS: List[Bandwidth] = [
 
 
 def memory_bandwidth_of(name: object) -> Optional[Bandwidth]:
-    """The row for a product name such as ``NVIDIA H100 80GB HBM3``; None when there is none, and
-    for vGPUs, which have a part of it.
+    """The row for a product name such as ``NVIDIA H100 80GB HBM3``; None for an unknown name, and
+    for vGPUs, which have a share of a GPU.
     """
     if isinstance(name, str) and re.search(VIRTUAL, name):
         return None

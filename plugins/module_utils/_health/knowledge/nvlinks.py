@@ -14,9 +14,8 @@ from typing import List, NamedTuple, Optional
 from .gpus import VIRTUAL
 from .links import GB
 
-#: All links go to NVSwitches (or, on boards of four, to the other GPUs): all are active. Wired by
-#: the board's maker: as many as the maker connected. By a bridge between cards, which need not be
-#: there. None at all.
+#: Wiring of NVLinks. To NVSwitches, or to the other GPUs on boards of four: all are active. By the
+#: board's maker: the maker's choice. By a bridge between cards, which is optional. None.
 SWITCHED, WIRED, BRIDGED, NONE = "switched", "wired", "bridged", "none"
 
 
@@ -27,13 +26,13 @@ class Links(NamedTuple):
     kind: str
     #: The maximum number of active links.
     most: int
-    #: Active ones come in multiples of this: what one bridge joins.
+    #: The number of links of one bridge; active links are a multiple of it.
     step: int
     #: MB/s of one link: the minimum that the driver reports for a healthy link, the generation's
     #: nominal rate. 0: not judged.
     speed: int
-    #: Bytes/s below which copies from one GPU to another are broken (``fail``) and worth a look
-    #: (``warn``), with all links active; None: not known.
+    #: Bytes/s of copies between two GPUs with all links active: below ``fail`` the check fails,
+    #: below ``warn`` it warns; None: unknown.
     fail: Optional[float]
     warn: Optional[float]
     source: str
@@ -202,7 +201,7 @@ LINKS: List[Links] = [
 
 
 def nvlinks_of(name: object) -> Optional[Links]:
-    """The row for a product name such as ``NVIDIA H100 80GB HBM3``; None when there is none."""
+    """The row for a product name such as ``NVIDIA H100 80GB HBM3``; None for an unknown name."""
     return next(
         (
             row

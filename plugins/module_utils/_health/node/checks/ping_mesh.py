@@ -192,10 +192,7 @@ def judge(readings: PingMeshReadings, options: Options) -> CheckResult:
     if not findings and not targets:
         findings = [
             Finding(
-                "not_measured",
-                UNKNOWN,
-                "there is no peer to ping; set targets",
-                "fix_configuration",
+                "not_measured", UNKNOWN, "no peer to ping (option targets)", "fix_configuration"
             )
         ]
     small = {address: reading.get("small", PingReading()) for address, reading in targets.items()}
