@@ -375,32 +375,29 @@ def _judge_runs(
             )
         )
     if returncode != 0 and all(finding.status == SKIP for finding in findings):
-        hint = knowledge.exit_hint(returncode)
-        message = (
-            f"dcgmi ended with status {returncode}"
-            + (f" ({hint})" if hint else "")
-            + ", and its result gives no reason"
-        )
-        findings.append(
-            Finding(
-                "exit_status_unexplained",
-                UNKNOWN,
-                message,
-                "watch",
-                NODE,
-                {"returncode": returncode},
-            )
-        )
+        findings.append(_unexplained(returncode))
+    return findings + _left_behind(runs) + disturbed
+
+
+def _unexplained(returncode: Optional[int]) -> Finding:
+    """An exit status of dcgmi that no result explains."""
+    hint = knowledge.exit_hint(returncode)
+    message = (
+        f"dcgmi ended with status {returncode}"
+        + (f" ({hint})" if hint else "")
+        + ", and its result gives no reason"
+    )
+    evidence = {"returncode": returncode}
+    return Finding("exit_status_unexplained", UNKNOWN, message, "watch", NODE, evidence)
+
+
+def _left_behind(runs: List[DcgmRun]) -> List[Finding]:
+    """Processes of the diagnostic that could not be ended."""
     left = [pid for run in runs for pid in run.get("left", [])]
-    if left:
-        message = (
-            f"process {', '.join(map(str, left))} of the diagnostic could not be ended and "
-            "may hold a GPU"
-        )
-        findings.append(
-            Finding("left_behind", UNKNOWN, message, "reboot_node", NODE, {"pids": left})
-        )
-    return findings + disturbed
+    message = f"process {', '.join(map(str, left))} of the diagnostic could not be ended and may hold a GPU"
+    return [Finding("left_behind", UNKNOWN, message, "reboot_node", NODE, {"pids": left})] * bool(
+        left
+    )
 
 
 def _judge_run(run: DcgmRun) -> List[Finding]:
