@@ -394,10 +394,10 @@ def _unexplained(returncode: Optional[int]) -> Finding:
 def _left_behind(runs: List[DcgmRun]) -> List[Finding]:
     """Processes of the diagnostic that could not be ended."""
     left = [pid for run in runs for pid in run.get("left", [])]
+    if not left:
+        return []
     message = f"process {', '.join(map(str, left))} of the diagnostic could not be ended and may hold a GPU"
-    return [Finding("left_behind", UNKNOWN, message, "reboot_node", NODE, {"pids": left})] * bool(
-        left
-    )
+    return [Finding("left_behind", UNKNOWN, message, "reboot_node", NODE, {"pids": left})]
 
 
 def _judge_run(run: DcgmRun) -> List[Finding]:
