@@ -71,7 +71,7 @@ def test_a_preflight_takes_the_floors_and_the_file_of_nhc(controller, floors, tm
     given = ["--skip-tags", "mesh", "-e", json.dumps(variables)]
     done, document = controller.preflight("autopilot.gpu.preflight", inventory, tmp_path, *given)
     assert document, done.stdout
-    assert "check_hw_topology /opt/topo.xml: there is no check of a topology file" in done.stdout
+    assert "check_hw_topology /opt/topo.xml: no check reads a topology file" in done.stdout
     check_options_of_nhc(document)
     check_findings_of_nhc(document)
     # What the operator made of the fleet's own figures goes before it.

@@ -463,6 +463,6 @@ def test_where_the_share_cannot_be_counted_nothing_is_evict_and_nothing_is_hidde
     marked = asyncio.run(life())
     assert (
         marked.mark == "WARN"
-        and "it could not be counted how many nodes are EVICT" in marked.refused
+        and "the EVICT nodes could not be counted" in marked.refused
         and "forbidden" in marked.refused
     )

@@ -233,7 +233,7 @@ def start_once(host, same):
     assert begun["changed"] and begun["record"]["declared"] == same["declared"]
     assert len(begun["record"]["gpus"]["list"]) == 2 and begun["record"]["gpus"]["cuda_version"]
     assert (again["changed"], again["state"], again["pid"]) == (False, "running", begun["pid"])
-    assert other["failed"] and "runs already, with interval 1.0; stop it first" in other["msg"]
+    assert other["failed"] and "already runs with interval 1.0; stop it first" in other["msg"]
     assert asked["changed"] is True and begun["pid"] in host.running()
 
 
@@ -323,7 +323,7 @@ def test_it_ends_by_itself_when_its_time_is_over(short):
 def test_a_driver_that_hangs_costs_the_gpus_alone(hung):
     """And only until it is tried again, which here would hang again."""
     gap = until(
-        lambda: [one for one in hung.events("gap") if "given up" in one["reason"]],
+        lambda: [one for one in hung.events("gap") if "abandoned" in one["reason"]],
         "the hang is said",
     )[0]
     assert gap["source"] == "gpus" and gap["reason"].startswith(
@@ -368,7 +368,7 @@ def test_one_that_is_killed_leaves_what_it_wrote_and_no_child(hosts):
         and not host.captures.exists()
     )
     assert (
-        "the sampler ended without saying why" in json.dumps(collected["health"])
+        "the sampler ended without a reason" in json.dumps(collected["health"])
         or collected["status"] == "pass"
     )
 
@@ -433,9 +433,7 @@ def test_what_another_user_calls_the_sampler_is_not_ended(hosts):
                 answer = host(state=state)
                 assert (
                     answer.get("failed")
-                    and f"{path} is of user 65534 and says that the sampler is process "
-                    f"{bystander.pid}"
-                    in answer["msg"]
+                    and f"{path} of user 65534 names process {bystander.pid}" in answer["msg"]
                 ), answer
             assert bystander.poll() is None
         finally:

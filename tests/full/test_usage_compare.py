@@ -74,7 +74,7 @@ def test_two_nodes_captured_and_compared_with_themselves(controller, tmp_path):
     assert [pid for node in nodes.values() for pid in sandbox.processes_of(node)] == []
     done, after = compare(controller, tmp_path, a="runs/run42", b="runs/run42")
     assert done.returncode == 0 and after[2].startswith(
-        "IDENTICAL: the same job on the same hardware and software"
+        "IDENTICAL: same job, same hardware and software"
     ), done.stdout
     assert after[-1] == "comparison: reports/compare/comparison.json"
 
