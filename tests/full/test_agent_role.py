@@ -629,7 +629,7 @@ def check_reasons(failed):
     )
     assert (
         "why-b: CrashLoopBackOff: ended with exit code 2 (Error): AUTOPILOT_PORT: 'x' is "
-        "is invalid" in told
+        "invalid" in told
     )
     assert "why-c: Unschedulable: 0/5 nodes: 1 Insufficient memory" in told
     assert "why-e:" not in told and "not waited for: why-e" in told

@@ -406,7 +406,7 @@ def test_no_more_nodes_than_the_share_are_evict_however_many_come_at_once(place)
             # A person is refused too, and gets the place of one that was mended.
             other = next(name for name in nodes if name not in evicted)
             assert (
-                "are EVICT already"
+                "are already EVICT"
                 in (await tell(several[0], place, other, mark_states.Set("EVICT"))).refused
             )
             await tell(several[0], place, evicted[0], mark_states.Set("PASS"))
@@ -421,7 +421,7 @@ def test_no_more_nodes_than_the_share_are_evict_however_many_come_at_once(place)
                 step = dying.send(await several[0].request(step))
             dying.close()
             assert (
-                "are EVICT already"
+                "are already EVICT"
                 in (await tell(several[0], place, other, mark_states.Set("EVICT"))).refused
             )
             later = await tell(
@@ -440,7 +440,7 @@ def test_no_more_nodes_than_the_share_are_evict_however_many_come_at_once(place)
     refused = place.lab.kubectl(
         "describe", "node", next(name for name, label in labels.items() if label == "WARN")
     ).stdout
-    assert "AutopilotMarkRefused" in refused and "are EVICT already" in refused
+    assert "AutopilotMarkRefused" in refused and "are already EVICT" in refused
 
 
 def test_where_the_share_cannot_be_counted_nothing_is_evict_and_nothing_is_hidden(place):

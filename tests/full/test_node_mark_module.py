@@ -130,8 +130,8 @@ def evict_once(place, controller, tmp_path, rules, name, other):
     assert place.state(name).by.startswith("node_mark/") and checked["mark"] == "EVICT"
     assert refused["failed"] and refused["refused"] and place.label(other) is None
     assert (
-        f"node {other} is not marked EVICT: of " in refused["msg"]
-        and "1 are EVICT already" in refused["msg"]
+        f"node {other} is not marked EVICT: 1 of " in refused["msg"]
+        and "1 of 1 GPU nodes are already EVICT" in refused["msg"]
     )
 
 
