@@ -181,7 +181,8 @@ def test_preflight(controller, ssh, mode, pipelining, tmp_path):
     assert done.returncode == (0 if mode == "check" else 2), done.stdout
     if mode == "check":
         assert document is None
-        assert "FAIL" not in done.stdout and "pcie_bandwidth: light, at most" in done.stdout
+        assert "FAIL" not in done.stdout
+        assert "light, at most" in done.stdout and "nodes: pcie_bandwidth" in done.stdout
     else:
         assert statuses(document) == {
             "healthy_8xh100": "pass",

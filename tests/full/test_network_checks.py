@@ -309,11 +309,11 @@ def test_the_module_iperf3_pairs_measures(server):
     [
         ("ping_mesh", {}, "missing required arguments: targets"),
         ("iperf3_pairs", {}, "missing required arguments: peers"),
-        ("ping_mesh", {"targets": ["gpu07"]}, "targets: gpu07 is invalid; expected addresses"),
+        ("ping_mesh", {"targets": ["gpu07"]}, "targets: gpu07 is invalid; expected IP addresses"),
         (
             "iperf3_pairs",
             {"peers": ["::1"], "pclients": 8, "clientsperiface": 4},
-            "pclients: 8, clientsperiface: 4 mean the same",
+            "pclients: 8, clientsperiface: 4 are the same option",
         ),
     ],
 )

@@ -265,7 +265,7 @@ def stop_once(host, same):
     assert host.lines()[-1] == dict(host.lines()[-1], event="ended", reason="stopped")
     assert (
         refused["failed"]
-        and "that has not been collected; collect it (state=collected), remove it (state=absent)"
+        and "exists but is not collected; collect it (state=collected), remove it (state=absent)"
         in refused["msg"]
     )
 
