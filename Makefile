@@ -28,7 +28,7 @@ ARGS ?=
 # The bad part of `make demo`; `make demo ARGS=--help` lists them.
 DEMO_FAULT ?= slow_sender
 
-.PHONY: help generated as-root setup setup-run preflight demo test test-full accuracy dist clean $(GATES) $(GATES_FULL) $(GATES_ASIDE_FULL)
+.PHONY: help generated as-root setup setup-run preflight demo test test-full accuracy hardware dist clean $(GATES) $(GATES_FULL) $(GATES_ASIDE_FULL)
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -133,6 +133,10 @@ molecule: setup
 ## make accuracy          run the checks on every scenario of tests/accuracy and print their findings (ARGS='--only xid')
 accuracy: setup
 	@python tests/tools/accuracy.py $(ARGS)
+
+## make hardware          on a machine with a GPU: every GPU check for real, compared with NVIDIA's tools; a page to send back
+hardware: setup-run
+	@python tests/hardware/hardware.py $(ARGS)
 
 ## make dist              the artifact, in dist/
 dist: setup-run

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import time
 import typing as t
 import uuid
@@ -156,7 +157,7 @@ class ActionModule(_once.Once):
         # References or text, because Ansible walks through registered values item by item.
         shares = {
             host: raw_data.keep(share, host) or json.dumps(share)
-            for host, share in plan.shares(made).items()
+            for host, share in plan.shares(made, secrets.token_bytes(32)).items()
         }
         description = plan.describe(made)
         if shares:

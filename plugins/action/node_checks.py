@@ -20,6 +20,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     options,
     raw_data,
 )
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._verdict import controller_snapshots
 
 
 class ActionModule(on_node.OnNode):
@@ -121,7 +122,7 @@ def _copy(report_dir: str, run: t.Any, host: str) -> dict[str, t.Any]:
     run.
     """
     try:
-        path = store.controller_path(report_dir, store.validate_run_name(run), host)
+        path = controller_snapshots.controller_path(report_dir, store.validate_run_name(run), host)
         # Reading a pipe would block the controller.
         if os.path.exists(path) and not os.path.isfile(path):
             return {"error": f"{path}: not a regular file"}

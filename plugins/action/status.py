@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 import typing as t
@@ -32,8 +33,10 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import console
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.cluster import (
+    AUDIENCE,
     CLIENT,
     NAMESPACE,
+    SERVICE,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     STATUSES,
@@ -61,6 +64,9 @@ _OPTIONS: dict[str, dict[str, t.Any]] = {
     "token_file": {"type": "path"},
     "namespace": {"type": "str", "default": NAMESPACE},
     "service_account": {"type": "str", "default": CLIENT},
+    "audience": {"type": "str", "default": AUDIENCE},
+    "ca_file": {"type": "path"},
+    "allow_plaintext": {"type": "bool", "default": False},
     "timeout": {"type": "float", "default": 3600.0},
     **_kube.CONNECTION_OPTIONS,
 }
@@ -124,6 +130,16 @@ def validated(given: dict[str, t.Any]) -> dict[str, t.Any]:
     ):
         if options[name] and not re.fullmatch(pattern, options[name]):
             raise ValueError(f"{name}: {options[name]!r} is invalid; expected {accepted}")
+    if options["url"] and _options.crosses_in_clear(options["url"]):
+        if not options["allow_plaintext"]:
+            raise ValueError(
+                f"url: {options['url']!r} is invalid, because the token would cross the network in "
+                "clear; expected https://, no url (kubectl forwards a port), or allow_plaintext: true"
+            )
+    if options["ca_file"] and not os.access(options["ca_file"], os.R_OK):
+        raise ValueError(
+            f"ca_file: {options['ca_file']} cannot be read; expected a file with CA certificates"
+        )
     for name in options["host"]:
         if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", name):
             raise ValueError(f"host: {name!r} is invalid; expected names of nodes")
@@ -164,20 +180,37 @@ def _answer(options: dict[str, t.Any], parameters: dict[str, str]) -> ask.Answer
         raise ValueError(
             f"token_file: {file}: {getattr(error, 'strerror', None) or 'the file is not a token'}"
         ) from None
-    if cluster and not bearer:
-        bearer = ask.token(cluster, options["namespace"], options["service_account"])
-    if not cluster or url:
-        return ask.ask(url, bearer, parameters, options["timeout"])
-    pods = ask.ready_pods(cluster, options["namespace"])
+    if cluster is None:
+        return ask.ask(url, bearer, parameters, options["timeout"], ask.Trust(options["ca_file"]))
+    try:
+        return _answer_of_cluster(cluster, options, parameters, bearer)
+    except ask.RequestError as error:
+        lacking = ask.rights_lacking(cluster, options["namespace"], not bearer, not url)
+        raise ask.RequestError(f"{error}{lacking}") from None
+
+
+def _answer_of_cluster(
+    cluster: _kube.Cluster, options: dict[str, t.Any], parameters: dict[str, str], bearer: str
+) -> ask.Answer:
+    """The answer of an agent for which the API server is needed."""
+    namespace, url = options["namespace"], options["url"]
+    if not bearer:
+        bearer = ask.token(cluster, namespace, options["service_account"], options["audience"])
+    if url:
+        return ask.ask(url, bearer, parameters, options["timeout"], ask.Trust(options["ca_file"]))
+    pods = ask.ready_pods(cluster, namespace)
     with ask.forwarded(
         cluster,
-        options["namespace"],
+        namespace,
         pods,
         options["kubeconfig"],
         options["context"],
         options["timeout"],
+        "https" if options["ca_file"] else "http",
     ) as address:
-        return ask.ask(address, bearer, parameters, options["timeout"])
+        # The certificate is that of the Service, whatever the address.
+        trust = ask.Trust(options["ca_file"], f"{SERVICE}.{namespace}.svc")
+        return ask.ask(address, bearer, parameters, options["timeout"], trust)
 
 
 def _judged(

@@ -52,6 +52,7 @@ class ActionModule(once.Once):
             *_variables.misspelt(playbook, settings.names, extra & settings.names),
             *settings.problems(),
             *_problems_with_pushgateway(variables, self._templar),
+            *(_problems_with_agent(variables, self._templar) if playbook == "agent" else []),
         ]
         problems = remove_values(problems, settings.secrets())
         if problems:
@@ -81,6 +82,19 @@ def _problems_with_pushgateway(variables: dict[str, t.Any], templar: t.Any) -> l
     except (AnsibleError, ValueError) as error:
         return ["pushgateway_" + str(error).replace("pushgateway_", "", 1)]
     return []
+
+
+def _problems_with_agent(variables: dict[str, t.Any], templar: t.Any) -> list[str]:
+    """Why an agent would not start with the environment that the role gives it."""
+    templates = variables.get("agent_settings", {})
+    added = _hosts.plain(templar.template(variables.get("agent_env", []))) or []
+    values = {one["name"]: one["value"] for one in added if one.keys() >= {"name", "value"}}
+    own = {name: text for name, text in templates.items() if name not in values}
+    try:
+        final = {**_hosts.plain(templar.template(own)), **values}
+    except AnsibleError as error:
+        return [f"agent: {error}"]
+    return playbook_options.problems_of_agent(own, final)
 
 
 class _Value(t.NamedTuple):
@@ -233,6 +247,6 @@ def _is_registered(value: t.Any) -> bool:
 
 def _is_default(name: str, value: t.Any) -> bool:
     role = name.partition("_")[0]
-    if role not in ("checks", "mesh"):
+    if role not in ("checks", "mesh", "agent"):
         return False
     return repr(_variables.role_defaults(role).get(name)) == repr(value)

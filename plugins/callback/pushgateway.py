@@ -71,6 +71,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient impo
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult, worst
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node_names import fold
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import printable
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.times import compact_stamp
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import hosts as _hosts
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import screen
@@ -363,14 +364,14 @@ class CallbackModule(CallbackBase):
 
     def _warn(self, message: str) -> None:
         if t.cast("PushSettings", self._settings).on_failure == "warn":
-            self._display.warning(message)
+            self._display.warning(printable(message))
         else:
             self._display.v(message)
 
     def _warn_once(self, message: str) -> None:
         if message not in self._warned:
             self._warned.add(message)
-            self._display.warning(message)
+            self._display.warning(printable(message))
 
 
 def _returned(result: t.Any) -> t.Mapping[str, t.Any]:

@@ -55,6 +55,16 @@ options:
           password:
             description: Password of the user.
             type: str
+          allow_plaintext_login:
+            description: Allow a login without C(starttls), which shows the password to
+              the network.
+            type: bool
+            default: false
+      allow_plaintext:
+        description: Allow O(notify.webhook) and O(notify.slack) with C(http://) to another host,
+          which shows their URLs to the network.
+        type: bool
+        default: false
   act:
     description: How to suspend or stop the job, with one of these keys. Without it the decision is
       only reported.

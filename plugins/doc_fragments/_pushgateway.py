@@ -74,6 +74,18 @@ options:
         key: username
     vars:
       - name: pushgateway_username
+  allow_plaintext:
+    description: Send a password or token to a Pushgateway on another host over V(http://), which
+      shows it to the network.
+    type: bool
+    default: false
+    env:
+      - name: AUTOPILOT_PUSHGATEWAY_ALLOW_PLAINTEXT
+    ini:
+      - section: callback_autopilot_gpu_pushgateway
+        key: allow_plaintext
+    vars:
+      - name: pushgateway_allow_plaintext
   password:
     description: Password for basic authentication. A file (O(password_file)) is visible to fewer
       users than the environment.

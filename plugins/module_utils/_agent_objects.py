@@ -16,6 +16,7 @@ import typing as t
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.cluster import (
     SELECTOR,
+    WORK,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import (
     NotFound,
@@ -26,7 +27,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.clie
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.mark_states import Rules
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.mark_on_node import (
-    written_labels,
+    written_keys,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.agents_without_dcgm import (
     AgentWithoutDcgm,
@@ -55,8 +56,14 @@ CREATED_KINDS = (
     ("rbac.authorization.k8s.io/v1", "clusterrolebindings", "ClusterRoleBinding"),
     ("rbac.authorization.k8s.io/v1", "clusterroles", "ClusterRole"),
     ("v1", "serviceaccounts", "ServiceAccount"),
+    (
+        "admissionregistration.k8s.io/v1",
+        "validatingadmissionpolicybindings",
+        "ValidatingAdmissionPolicyBinding",
+    ),
+    ("admissionregistration.k8s.io/v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy"),
 )
-#: Temporary objects of the agents in their namespace: pods that reserve GPUs, and test claims with
+#: Temporary objects of the agents in their work namespace: pods that reserve GPUs, and test claims with
 #: their pods.
 TEMPORARY_OBJECTS = (
     ("v1", "pods", "Pod", "app.kubernetes.io/name=autopilot-gpu,app.kubernetes.io/component=hold"),
@@ -100,7 +107,8 @@ Json = t.Dict[str, t.Any]
 def survey(namespace: str, runtime_class: str, label_key: str) -> Procedure[Json]:
     """Everything that the module agent_info returns."""
     found = yield from _get("v1", "namespaces", namespace)
-    labels = (found.get("metadata") or {}).get("labels") or {}
+    work = namespace + WORK
+    found_work = yield from _get("v1", "namespaces", work)
     bound = yield from _get(
         "rbac.authorization.k8s.io/v1", "clusterrolebindings", "autopilot-agent"
     )
@@ -118,21 +126,28 @@ def survey(namespace: str, runtime_class: str, label_key: str) -> Procedure[Json
         if listed is not None:
             apis.append(kind)
             objects += listed
-    orphans = (yield from _find_orphans(namespace)) if found else []
-    temporary = {f"{one['kind']} {one['metadata']['name']}" for one in orphans}
-    foreign = (yield from _foreign_objects(namespace)) if found else []
+    orphans: list[Json] = []
+    others: dict[str, list[str]] = {}
+    for name, there in ((namespace, found), (work, found_work)):
+        left = (yield from _find_orphans(name)) if there else []
+        temporary = {f"{one['kind']} {one['metadata']['name']}" for one in left}
+        foreign = (yield from _foreign_objects(name)) if there else []
+        orphans += left
+        others[name] = [one for one in foreign if one not in temporary]
     without_dcgm: list[AgentWithoutDcgm] = (yield from _without_dcgm(namespace)) if found else []
     marked: set[str] = set()
-    for key in written_labels(Rules(label_key=label_key)):
+    written = written_keys(Rules(label_key=label_key))
+    for key in written["labels"]:
         listed = yield from _list("v1", "nodes", "Node", {"labelSelector": key})
         marked.update(one["metadata"]["name"] for one in listed or [])
     return {
-        "namespace": {"exists": bool(found), "ours": _is_ours(labels)},
+        "namespace": _namespace(namespace, found, others[namespace]),
+        "work_namespace": _namespace(work, found_work, others[work]),
+        "written_keys": written,
         "runtime_class_exists": bool(runtime),
         "apis": apis,
         "objects": objects,
         "orphans": orphans,
-        "others": [one for one in foreign if one not in temporary],
         "daemonset_is_foreign": bool(daemonset)
         and not _is_ours(daemonset["metadata"].get("labels") or {}),
         "other_namespaces": sorted(
@@ -140,6 +155,17 @@ def survey(namespace: str, runtime_class: str, label_key: str) -> Procedure[Json
         ),
         "marked_nodes": sorted(marked),
         "without_dcgm": summary_of(without_dcgm),
+    }
+
+
+def _namespace(name: str, found: Json, others: list[str]) -> Json:
+    labels = (found.get("metadata") or {}).get("labels") or {}
+    return {
+        "name": name,
+        "exists": bool(found),
+        "ours": _is_ours(labels),
+        "restricted": labels.get("pod-security.kubernetes.io/enforce") == "restricted",
+        "others": others,
     }
 
 

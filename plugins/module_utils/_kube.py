@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import re
 import threading
 import time
@@ -31,6 +32,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.clie
     Procedure,
     Request,
     Unavailable,
+    answer_of,
     error_of,
 )
 
@@ -162,12 +164,12 @@ class Cluster:
         if request.body is not None:
             headers["Content-Type"] = request.content_type
         try:
-            status, content, retry_after = self._exchange(request, headers, until)
+            left = max(until - time.monotonic(), 0.01)
+            status, content, retry_after = within(
+                left, lambda: self._exchange(request, headers, until)
+            )
             if status < 300:
-                answer = json.loads(content)
-                if isinstance(answer, dict):
-                    return answer
-                raise ValueError("the answer is no JSON object")
+                return answer_of(content)
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             words = " ".join(str(error).split())
             raise Unavailable(
@@ -205,6 +207,28 @@ class Cluster:
             response.close()
             raise
         return response.status, bytes(content), response.headers.get("Retry-After")
+
+
+def within(seconds: float, work: t.Callable[[], T]) -> T:
+    """The result of ``work``; raises TimeoutError after the seconds. The thread of ``work`` is then
+    abandoned, because timeouts of a socket begin anew with each byte that a server sends.
+    """
+    outcome: queue.SimpleQueue[tuple[list[T], Exception | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            outcome.put(([work()], None))
+        except Exception as error:  # raised again below
+            outcome.put(([], error))
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        result, error = outcome.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError(f"no complete answer within {seconds:.0f} s") from None
+    if error is not None:
+        raise error
+    return result[0]
 
 
 def _configuration(kubeconfig: str | None, context: str | None) -> t.Any:
@@ -254,34 +278,31 @@ def _from_environment(configuration: t.Any) -> bool:
 
 def _load(configuration: t.Any, kubeconfig: str | None, context: str | None) -> None:
     """Configure from a kubeconfig or the pod's service account. Raises ValueError."""
-    trouble: list[str] = []
+    trouble = ""
 
     def load() -> None:
         try:
-            try:
-                kubernetes.config.load_kube_config(
-                    config_file=kubeconfig, context=context, client_configuration=configuration
-                )
-            except kubernetes.config.ConfigException:
-                if kubeconfig or context:
-                    raise
-                kubernetes.config.load_incluster_config(client_configuration=configuration)
-        # The package raises many kinds of errors for a broken file.
-        except Exception as error:
-            trouble.append(" ".join(str(error).split()) or type(error).__name__)
+            kubernetes.config.load_kube_config(
+                config_file=kubeconfig, context=context, client_configuration=configuration
+            )
+        except kubernetes.config.ConfigException:
+            if kubeconfig or context:
+                raise
+            kubernetes.config.load_incluster_config(client_configuration=configuration)
 
-    # A kubeconfig can name a program that fetches credentials; the package waits for it for ever.
-    loading = threading.Thread(target=load, daemon=True)
-    loading.start()
-    loading.join(CREDENTIALS_DEADLINE)
-    if loading.is_alive():
-        trouble.append(
+    try:
+        within(CREDENTIALS_DEADLINE, load)
+    except TimeoutError:
+        # A kubeconfig can name a program that fetches credentials; the package waits for it for ever.
+        trouble = (
             f"its program that fetches credentials did not end within {CREDENTIALS_DEADLINE:.0f} s"
         )
+    # The package raises many kinds of errors for a broken file.
+    except Exception as error:
+        trouble = " ".join(str(error).split()) or type(error).__name__
     if trouble:
         given = f"kubeconfig: {kubeconfig}" if kubeconfig else "kubeconfig: not given"
         where = f", context: {context}" if context else ""
         raise ValueError(
-            f"{given}{where}: {trouble[0]}; expected a kubeconfig and a context that reach "
-            "the cluster"
+            f"{given}{where}: {trouble}; expected a kubeconfig and a context that reach the cluster"
         )

@@ -60,6 +60,8 @@ RULE_OPTIONS: dict[str, dict[str, t.Any]] = {
 }
 
 _SET = {"pass": PASS, "warn": WARN, "evict": EVICT}
+#: The run's policy decides what is unfit; the worst status alone does not say it.
+_STATUS_OF_FIT = {"unfit": "fail", "could_not_tell": "unknown"}
 #: A reason names at most so many findings.
 _MOST_FINDINGS = 3
 
@@ -139,8 +141,9 @@ def _event_from_report(path: str, host: str, reason: str) -> tuple[mark_states.E
             document = json.load(file)
         found = {
             row["name"]: (
-                row.get("status"),
+                _STATUS_OF_FIT.get(row.get("fit")) or row.get("status"),
                 [str(one.get("message", "")) for one in row.get("findings", [])],
+                [str(one.get("code", "")) for one in row.get("findings", [])],
             )
             for row in document["nodes"]
         }
@@ -148,10 +151,13 @@ def _event_from_report(path: str, host: str, reason: str) -> tuple[mark_states.E
         raise ValueError(f"report: {path} is not a run document: {error}") from None
     if host not in found:
         raise ValueError(f"host: {host} is not in {path}")
-    status, messages = found[host]
-    return mark_states.Checked(
-        read_status(status), reason or "; ".join(messages[:_MOST_FINDINGS])
-    ), str(document.get("run_id", ""))
+    status, messages, codes = found[host]
+    event = mark_states.Checked(
+        read_status(status),
+        reason or "; ".join(messages[:_MOST_FINDINGS]),
+        code=codes[0] if codes else "",
+    )
+    return event, str(document.get("run_id", ""))
 
 
 def _writer() -> str:

@@ -38,18 +38,25 @@ _EXPLAINED_BY_EVENTS = (
     "CreateContainerError",
 )
 
+_PREVIOUS = (
+    "still runs the previous version; it is updated when other pods are ready "
+    "(agent_max_unavailable)"
+)
+
 Json = t.Dict[str, t.Any]
 
 
 class Rollout(t.NamedTuple):
     """The state of a rollout. ``missing`` has the reason for each node without a ready pod, ``away``
-    lists those of these nodes that are not ready themselves.
+    lists those of these nodes that are not ready themselves, ``previous`` those whose pod of the
+    previous version still works.
     """
 
     wanted: int
     ready: int
     missing: dict[str, str]
     away: list[str]
+    previous: list[str]
 
     @property
     def complete(self) -> bool:
@@ -72,7 +79,7 @@ def follow(
                 "GET", path_of("apis/apps/v1/namespaces", namespace, "daemonsets", name)
             )
             if _is_done(daemonset):
-                return Rollout(_desired(daemonset), _desired(daemonset), {}, [])
+                return Rollout(_desired(daemonset), _desired(daemonset), {}, [], [])
             if over or turn % PODS_EVERY == PODS_EVERY - 1:
                 seen = yield from _inspect(daemonset)
                 if over or (seen.complete and _is_observed(daemonset)):
@@ -94,6 +101,19 @@ def reasons_of(seen: Rollout) -> list[str]:
         f"{_few(nodes)}: {why}"
         for why, nodes in sorted(nodes_of.items(), key=lambda one: -len(one[1]))
     ]
+
+
+def headline(seen: Rollout) -> str:
+    """How many nodes have the new pod, which nodes still run the previous one, and how many have no
+    agent that works.
+    """
+    if not seen.previous:
+        return f"has a ready pod on {seen.ready} of {seen.wanted} nodes"
+    without = max(0, seen.wanted - seen.ready - len(seen.previous))
+    return (
+        f"has a ready pod of the new version on {seen.ready} of {seen.wanted} nodes, of the "
+        f"previous version on {len(seen.previous)} ({_few(seen.previous)}), and none on {without}"
+    )
 
 
 def _few(nodes: list[str]) -> str:
@@ -139,6 +159,7 @@ def judge(daemonset: Json, pods: list[Json], nodes: list[Json], events: list[Jso
     generation = (meta.get("annotations") or {}).get(_GENERATION)
     events_of = _latest(events)
     by_node: dict[str, str] = {}
+    previous = []
     ready = 0
     for pod in pods:
         if any(
@@ -149,7 +170,10 @@ def judge(daemonset: Json, pods: list[Json], nodes: list[Json], events: list[Jso
                 pod, events_of.get(("Pod", pod["metadata"]["name"]), []), generation
             )
             if why:
-                by_node[node_of(pod) or f"pod {pod['metadata']['name']}"] = why
+                node = node_of(pod) or f"pod {pod['metadata']['name']}"
+                by_node[node] = why
+                if why == _PREVIOUS and _has_condition(pod, "Ready"):
+                    previous.append(node)
             else:
                 ready += 1
     lacking = _desired(daemonset) - ready - len(by_node)
@@ -158,7 +182,9 @@ def judge(daemonset: Json, pods: list[Json], nodes: list[Json], events: list[Jso
             events_of.get(("DaemonSet", meta["name"]), [])
         )
     down = {node["metadata"]["name"] for node in nodes if not _has_condition(node, "Ready")}
-    return Rollout(_desired(daemonset), ready, by_node, sorted(down & set(by_node)))
+    return Rollout(
+        _desired(daemonset), ready, by_node, sorted(down & set(by_node)), sorted(previous)
+    )
 
 
 def _latest(events: list[Json]) -> dict[tuple[str, str], list[Json]]:
@@ -223,10 +249,7 @@ def _reason_of_pod(pod: Json, events: list[Json], generation: str | None) -> str
         and (pod["metadata"].get("labels") or {}).get("pod-template-generation", generation)
         != generation
     ):
-        return (
-            "still runs the previous version; it is updated when other pods are ready "
-            "(agent_max_unavailable)"
-        )
+        return _PREVIOUS
     if status.get("phase") == "Failed":
         return _cut(f"{status.get('reason') or 'failed'}: {status.get('message') or 'no message'}")
     for condition in status.get("conditions") or []:

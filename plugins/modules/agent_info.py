@@ -59,7 +59,21 @@ EXAMPLES = r"""
 
 RETURN = r"""
 namespace:
-  description: Whether the namespace C(exists), and whether the role created it (C(ours)).
+  description:
+    - The C(name) of the namespace, whether it C(exists), whether the role created it (C(ours)), and
+      whether it enforces the pod security level C(restricted).
+    - C(others) lists the objects in the namespace that the role did not create.
+  type: dict
+  returned: always
+  sample: {name: autopilot, exists: true, ours: true, restricted: true, others: [ConfigMap notes]}
+work_namespace:
+  description: The same of the namespace of the agents' pods that reserve GPUs and of their volume
+    claims.
+  type: dict
+  returned: always
+written_keys:
+  description: The keys of C(labels), C(annotations) and C(taints) and the types of C(conditions)
+    that marks write on a node.
   type: dict
   returned: always
 apis:
@@ -82,12 +96,6 @@ orphans:
   type: list
   elements: dict
   returned: always
-others:
-  description: The objects in the namespace that the role did not create.
-  type: list
-  elements: str
-  returned: always
-  sample: [ConfigMap notes]
 daemonset_is_foreign:
   description: Whether the namespace has a DaemonSet C(autopilot) that the role did not create.
   type: bool
@@ -136,7 +144,10 @@ without_dcgm:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._agent_objects import survey
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import ApiError
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import (
+    ApiError,
+    refused_at_once,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._kube import (
     CONNECTION_OPTIONS,
     connected,
@@ -153,7 +164,9 @@ def main() -> None:
         argument_spec={**options, **CONNECTION_OPTIONS}, supports_check_mode=True
     )
     try:
-        found = connected(module).run(survey(*(module.params[option] for option in options)))
+        found = connected(module).run(
+            refused_at_once(survey(*(module.params[option] for option in options)))
+        )
     except ApiError as error:
         module.fail_json(msg=f"The cluster did not tell what it has: {error}")
     module.exit_json(changed=False, **found)

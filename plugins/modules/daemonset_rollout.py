@@ -70,6 +70,11 @@ away:
   type: list
   elements: str
   returned: always
+previous:
+  description: The nodes on which a pod of the previous version still works.
+  type: list
+  elements: str
+  returned: always
 """
 
 from ansible.module_utils.basic import AnsibleModule
@@ -79,7 +84,11 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._kube import (
     CONNECTION_OPTIONS,
     connected,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._rollout import follow, reasons_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._rollout import (
+    follow,
+    headline,
+    reasons_of,
+)
 
 
 def main() -> None:
@@ -107,6 +116,7 @@ def main() -> None:
         "ready": seen.ready,
         "missing": seen.missing,
         "away": seen.away,
+        "previous": seen.previous,
     }
     if seen.away:
         module.warn(
@@ -121,8 +131,7 @@ def main() -> None:
     if not seen.complete and not module.check_mode:
         lines = "\n".join("  " + line for line in reasons_of(seen))
         module.fail_json(
-            msg=f"DaemonSet {namespace}/{name} has a ready pod on {seen.ready} of "
-            f"{seen.wanted} nodes after {timeout} s:\n{lines}",
+            msg=f"DaemonSet {namespace}/{name} {headline(seen)} after {timeout} s:\n{lines}",
             **result,
         )
     module.exit_json(changed=False, **result)

@@ -25,6 +25,10 @@ options:
     description: Interfaces that must exist and be up. Virtual interfaces are accepted.
     type: list
     elements: str
+  present_interfaces:
+    description: Interfaces that must exist, up or down, as C(check_hw_eth) of NHC requires.
+    type: list
+    elements: str
   minimum_speed_mbps:
     description:
       - Minimum speed in Mbit/s of the O(interfaces), or of the fastest physical interface that is

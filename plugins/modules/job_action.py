@@ -49,7 +49,8 @@ options:
         findings that are V(warn) (default C(continue)), C(codes) to findings with a code of
         C(docs/findings.md), whether V(fail) or V(warn).
       - C(passes) is the number of passes in a row that are needed to suspend or stop a job (default
-        2), at most two hours apart.
+        2). A pass follows another within two hours, or within twice the shorter of the last two
+        pauses, at most 26 hours.
     type: dict
     default: {}
   history:

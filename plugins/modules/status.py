@@ -52,6 +52,14 @@ options:
     description: Address of an agent or of their Service, such as
       V(http://autopilot-healthchecks.autopilot.svc:3333).
     type: str
+  ca_file:
+    description: File on the controller with the CA certificates of the agents that serve TLS (the
+      role's C(agent_tls_secret)). A forwarded port is then asked with TLS too.
+    type: path
+  allow_plaintext:
+    description: Allow O(url) with C(http://) on another host, which shows the token to the network.
+    type: bool
+    default: false
   token_file:
     description: File with the caller's token, instead of a token from the API server.
     type: path
@@ -64,6 +72,11 @@ options:
       C(autopilot-diagnostics) for requests that take GPUs.
     type: str
     default: autopilot-client
+  audience:
+    description: Audience of the token, the role's C(agent_audience). Other servers do not accept
+      such a token; empty for the audience of the API server.
+    type: str
+    default: autopilot
   timeout:
     description: Seconds until the timeout for all nodes.
     type: float
@@ -90,6 +103,7 @@ EXAMPLES = r"""
     host: [gpu07, gpu08]
     check: [pciebw, remapped]
     url: http://autopilot-healthchecks.autopilot.svc:3333
+    allow_plaintext: true
 """
 
 RETURN = r"""

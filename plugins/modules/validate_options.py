@@ -22,6 +22,8 @@ description:
   - Answers a misspelt variable with the nearest supported ones. A variable with the prefix
     C(preflight_), C(inflight_), C(postflight_), C(checks_), C(mesh_) or C(pushgateway_) that is not
     supported is an error. So is a variable of the command line that resembles a supported one.
+  - With O(playbook=agent), validates what the role C(agent) gives the agents by the agents' own
+    rules, refuses the image tag V(latest), and takes an unknown variable C(agent_*) for misspelt.
   - Refuses a C(preflight_run_id) whose directory has a run document.
   - Runs once, on the controller. The playbooks of this collection start with it.
 author:
@@ -31,7 +33,7 @@ options:
     description: The playbook whose variables are validated.
     type: str
     required: true
-    choices: [preflight, inflight, postflight, capture, compare, replay, calibrate, status, forget]
+    choices: [preflight, inflight, postflight, capture, compare, replay, calibrate, status, forget, agent]
 extends_documentation_fragment:
   - autopilot.gpu._attributes.controller
 attributes:

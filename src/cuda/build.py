@@ -15,6 +15,7 @@ sm_70 (GPUs since V100), and the result is assembled to verify it.
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 import re
 import subprocess
@@ -49,6 +50,8 @@ SOURCES = {
         "each ``steps`` times left x right",
     ),
 }
+#: What was compiled, beside the sources.
+RECORD = HERE / "compiled.json"
 LITERAL = (
     HERE.parent.parent
     / "plugins"
@@ -164,21 +167,22 @@ def literal(texts: dict[str, str]) -> str:
         "# Copyright: Contributors to the autopilot.gpu collection\n"
         "# SPDX-License-Identifier: Apache-2.0\n"
         '"""Device code as PTX, which the driver compiles for its GPU."""\n\n'
-        "from __future__ import annotations\n\n"
-        "#: SHA-256 of each source in src/cuda, and what compiled it.\n"
-        "SOURCES = {\n"
-        + "".join(
-            f'    "{source}": "{hashlib.sha256((HERE / source).read_bytes()).hexdigest()}",\n'
-            for source in texts
-        )
-        + "}\n"
-        f'COMPILER = "nvcc {NVCC}, header lowered to PTX {VERSION} and {TARGET}"\n'
+        "from __future__ import annotations\n"
     ]
     parts += [
         f'\n#: {SOURCES[source][1]}\n{SOURCES[source][0]} = """\\\n{text}"""\n'
         for source, text in texts.items()
     ]
     return "".join(parts)
+
+
+def record() -> str:
+    """What was compiled: the SHA-256 of each source, and the compiler. No node needs it."""
+    digests = {
+        source: hashlib.sha256((HERE / source).read_bytes()).hexdigest() for source in SOURCES
+    }
+    compiler = f"nvcc {NVCC}, header lowered to PTX {VERSION} and {TARGET}"
+    return json.dumps({"compiler": compiler, "sources": digests}, indent=1) + "\n"
 
 
 def main() -> int:
@@ -192,17 +196,18 @@ def main() -> int:
     for text in texts.values():
         prove(text, ptxas, PROOF)
         prove(text, old_ptxas, OLD_PROOF)
-    fresh = literal(texts)
+    fresh = {LITERAL: literal(texts), RECORD: record()}
     if "--check" not in sys.argv[1:]:
-        LITERAL.write_text(fresh)
+        for path, text in fresh.items():
+            path.write_text(text)
         return 0
-    if not LITERAL.exists() or LITERAL.read_text() != fresh:
+    stale = [path for path, text in fresh.items() if not path.exists() or path.read_text() != text]
+    for path in stale:
         print(
-            f"build: {LITERAL} is not what the sources compile to; run make -C src/cuda",
+            f"build: {path} is not what the sources compile to; run make -C src/cuda",
             file=sys.stderr,
         )
-        return 1
-    return 0
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":

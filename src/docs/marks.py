@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Callable, Iterable, List, Sequence
 
 from _health.cluster import mark_writer, mark_states
-from _health.knowledge.marks import EVICT, MARKS, NONE, TESTING
+from _health.knowledge.marks import EVICT, FIT, FITNESS_LABEL, MARKS, NONE, TESTING, UNFIT, UNKNOWN
 from _health.cluster.mark_states import (
     Checked,
     Event,
@@ -40,6 +40,8 @@ _HAPPENS: Sequence[tuple[str, Event]] = (
     ("a person says PASS", Set("PASS")),
     ("a person says EVICT", Set("EVICT")),
 )
+#: Status of the condition by the fitness of a node whose checks say no more than its mark.
+_CONDITION = {"": "none", FIT: "True", UNKNOWN: "Unknown, or as the fitness", UNFIT: "False"}
 _OF_A_TEST = (TestingEnded, Refresh)
 
 
@@ -91,6 +93,7 @@ def page(table: Callable[[Sequence[str], Iterable[Sequence[str]]], str]) -> str:
     return PAGE.format(
         label_key=rules.label_key,
         evict=EVICT,
+        fitness_label=FITNESS_LABEL,
         share=rules.max_bad_share,
         lease=int(mark_states.MOST_LEASE // 3600),
         skew=int(mark_states.SKEW),
@@ -113,7 +116,7 @@ def page(table: Callable[[Sequence[str], Iterable[Sequence[str]]], str]) -> str:
                     _named(mark),
                     row.appwrapper,
                     "if chosen" if row.out_of_service else "no",
-                    row.condition or "none",
+                    _CONDITION[row.fitness],
                     f"{row.severity} after {row.patience} minute{'' if row.patience == 1 else 's'}"
                     if row.severity
                     else "none",

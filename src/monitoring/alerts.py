@@ -294,6 +294,10 @@ def of_marks() -> Iterator[Dict[str, Any]]:
             "usually have one cause. Drain this node by hand if necessary.",
         },
     }
+    yield from _of_agents(where)
+
+
+def _of_agents(where: str) -> Iterator[Dict[str, Any]]:
     yield {
         "alert": "AutopilotAgentGone",
         "expr": f"{where}) (last_over_time(autopilot_agent_info[1d])) unless {where}) "
@@ -306,6 +310,22 @@ def of_marks() -> Iterator[Dict[str, Any]]:
             "node, this alert ends after a day.",
             "runbook": "Run `kubectl get pods --all-namespaces --field-selector spec.nodeName={{ "
             "$labels.node }}`, then read the events and the log of the agent's pod.",
+        },
+    }
+    yield {
+        # The capacity is kube-state-metrics'; a cluster without any agent has none by choice.
+        "alert": "AutopilotAgentMissing",
+        "expr": f'({where}) (kube_node_status_capacity{{resource=~"nvidia_com_(gpu|mig).*"}}) > 0) '
+        f"unless {where}) (last_over_time(autopilot_agent_info[1d])) "
+        "and on (cluster) group by (cluster) (autopilot_agent_info)",
+        "for": PATIENCE,
+        "labels": {"severity": "warning"},
+        "annotations": {
+            "summary": "{{ $labels.node }}: a node with GPUs that no agent checks",
+            "description": "Other nodes of the cluster have agents; nothing is known of this one.",
+            "runbook": "Run `kubectl describe node {{ $labels.node }}` and compare its labels and "
+            "taints with the node selector and the tolerations of the DaemonSet "
+            "`autopilot`, or run `autopilot.gpu.daemonset_rollout`.",
         },
     }
 

@@ -80,7 +80,7 @@ def measure(count, rounds):
     began = time.process_time()
     made = plan.make(hosts, settings, 1e9, "benchmark")
     planned = time.process_time()
-    shares = plan.shares(made)
+    shares = plan.shares(made, b"secret")
     done = time.process_time()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     sizes = [len(json.dumps(share)) for share in shares.values()]

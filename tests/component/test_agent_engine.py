@@ -22,7 +22,7 @@ from _health.node import registry
 from _health.model import CheckResult
 from autopilot_agent.passes.catalogue import RESERVING
 from autopilot_agent.passes.engine import MOST_WAITING, Busy, Engine, Stopped
-from autopilot_agent.settings import AgentSettings
+from _health.agent.settings import AgentSettings
 from node import NOTHING_HERE, processes_of
 
 #: Seconds a check has where the test wants one to hang, and after which a test gives up.
@@ -39,7 +39,7 @@ HANG = {
 PROGRAM = """
 import asyncio, os
 from autopilot_agent.passes.engine import Engine
-from autopilot_agent.settings import AgentSettings
+from _health.agent.settings import AgentSettings
 
 async def main():
     engine = Engine(AgentSettings.from_environment(os.environ), timeout=60.0)

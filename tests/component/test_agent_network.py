@@ -69,6 +69,12 @@ STEPS = {
     },
     "many": {"check": PING, "pods": {"gpu01": {"ips": ["10.1.0.1"]}, **MANY}, "passes": 2},
     "iperf": {"check": IPERF, "pods": {"gpu01": both(1), "gpu02": both(2)}, "doors": ["gpu02"]},
+    "iperf minimum": {
+        "check": IPERF,
+        "pods": {"gpu01": both(1), "gpu02": both(2)},
+        "options": {"minimum": 900000.0},
+        "doors": ["gpu02"],
+    },
     "iperf busy": {
         "check": IPERF,
         "pods": pods(),
@@ -207,11 +213,11 @@ def test_nobody_to_ping_is_no_pass(told):
 def test_of_many_agents_a_few_are_pinged_others_each_time(told):
     one = told["many"]
     first, second = map(set, one["pinged"])
-    assert len(first) == len(second) == 16 and not first & second
+    assert len(first) == len(second) == 8 and not first & second
     # The pods of the peers and the own one, and of no others; the own one each time, and once more
     # who did not answer. The list is kept for a while.
     read = [path for path in one["asked"] if "/pods?" in path]
-    assert len(set(read)) == 2 * 16 + 1 and all(read.count(path) <= 2 for path in read)
+    assert len(set(read)) == 2 * 8 + 1 and all(read.count(path) <= 2 for path in read)
     assert one["listed"] and all(
         later - earlier >= FRESH for earlier, later in zip(one["listed"], one["listed"][1:])
     )
@@ -232,6 +238,10 @@ def test_both_directions_are_measured_on_the_data_network(told):
     assert len(one["listening"]) == 1
     # Loopback has no speed to hold it against.
     assert {code for code, _status, _name in findings(one)} == {"no_expectation"}
+
+
+def test_the_minimum_of_the_request_is_the_expectation(told):
+    assert told["iperf minimum"]["result"]["status"] == "fail", told["iperf minimum"]["result"]
 
 
 def test_a_server_that_is_refused_is_said(told):

@@ -141,8 +141,9 @@ def test_the_rules_are_those_of_the_table():
         "AutopilotNodeMarkedEvict",
         "AutopilotMarkRefused",
         "AutopilotAgentGone",
+        "AutopilotAgentMissing",
     }
-    assert sorted(names()) == sorted(findings | runs | nodes) and len(names()) == 21
+    assert sorted(names()) == sorted(findings | runs | nodes) and len(names()) == 22
 
 
 def test_rules_ask_for_metrics_that_there_are():

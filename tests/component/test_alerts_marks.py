@@ -127,6 +127,26 @@ def test_an_agent_that_is_gone_is_an_alert(tmp_path):
     assert not promtool(tmp_path, series(stories), expressions=tests)
 
 
+def test_a_node_with_gpus_that_never_had_an_agent_is_an_alert(tmp_path):
+    missing = ("AutopilotAgentMissing", "gpu09", "warning")
+    capacity = [
+        {
+            "series": f'kube_node_status_capacity{{node="{node}", resource="{resource}", cluster="a"}}',
+            "values": f"{count}x60",
+        }
+        for node, resource, count in (
+            ("gpu07", "nvidia_com_gpu", 8),
+            ("gpu09", "nvidia_com_mig_1g_10gb", 7),
+            ("cpu01", "nvidia_com_gpu", 0),
+            ("cpu02", "cpu", 64),
+        )
+    ]
+    given = series({"gpu07": [(60, "p1", PASS)]})
+    assert not promtool(tmp_path, given + capacity, expressions=[(30, *firing(missing))])
+    # A cluster without any agent has none by choice.
+    assert not promtool(tmp_path, capacity, expressions=[(30, *firing())])
+
+
 def test_a_mark_that_was_refused_is_an_alert_for_an_hour(tmp_path):
     values = ["0"] * 10 + ["1"] * 120
     given = [

@@ -52,13 +52,14 @@ def host(*interfaces, **more):
     return {"gpus": 0, "files": {**found, **more.get("files", {})}}
 
 
-def bonded(*words):
+def bonded(*words, **changes):
     """A bond whose members have these words of it."""
     members = [
         {
             **(UP if word == "up" else NO_CARRIER),
             "bonding_slave/mii_status": word,
             "master": {"link": "../bond0"},
+            **changes,
         }
         for word in words
     ]
@@ -99,6 +100,20 @@ TABLE = {
         {},
         "warn",
         [("bond_degraded", "warn", "bond0")],
+    ),
+    "a bond of IP over InfiniBand": (bonded("up", "up", type="32"), {}, "skip", []),
+    "a bond of IP over InfiniBand with a member down": (
+        bonded("up", "down", type="32"),
+        {},
+        "warn",
+        [("bond_degraded", "warn", "bond0")],
+    ),
+    "present, and down": (host(UP, NO_CARRIER), {"present_interfaces": ["eth1"]}, "pass", []),
+    "not present": (
+        host(UP),
+        {"present_interfaces": ["eth7"]},
+        "fail",
+        [("interface_absent", "fail", "eth7")],
     ),
     "InfiniBand is not Ethernet": (host({**NO_CARRIER, "type": "32"}, UP, UP), {}, "pass", []),
     "no sysfs": (

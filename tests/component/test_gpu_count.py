@@ -105,6 +105,17 @@ NODES = [
         [("fail", "gpus_missing", "drain_node", None)],
     ),
     (
+        "no PCI bus",
+        {
+            "gpus": 0,
+            "driver": {"library": False, "loaded": False},
+            "files": {"sys/bus/pci": None, "sys/bus/cpu/uevent": ""},
+        },
+        None,
+        "skip",
+        [],
+    ),
+    (
         "all passed through",
         {
             "pci": {"drivers": dict.fromkeys(range(8), "vfio-pci")},

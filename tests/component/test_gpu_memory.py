@@ -122,7 +122,7 @@ def test_scenarios(node, measure, scenario):
 #: GPU) of every finding.
 MODELS = {
     "P100": ("skip", [("kernels_not_for_gpu", "skip", "none", 0)]),
-    "GB10": ("unknown", [("no_expectation", "unknown", "fix_configuration", 0)]),
+    "X9000": ("unknown", [("no_expectation", "unknown", "fix_configuration", 0)]),
 }
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import around_pass
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import store
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._verdict import controller_snapshots
 
 from module_call import call
 
@@ -215,7 +215,7 @@ def test_what_stays_held_is_a_finding_when_the_time_is_up(node):
     free, held = node({**HELD, "rules": []}), node(HELD)
     asked = {"run": "job42", "checks": ["gpu_processes"], "readings": True}
     kept = call(free.python, "node_checks", snapshot="keep", host_root=free.root, **asked)
-    copied = around_pass.controller_copy(kept["readings"], kept["node"])
+    copied = controller_snapshots.controller_copy(kept["readings"], kept["node"])
     answer = call(
         held.python,
         "node_checks",

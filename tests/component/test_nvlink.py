@@ -151,7 +151,8 @@ def test_every_healthy_model_passes_here_and_pcie_link(model, node, measure):
 def test_every_part_is_read(node, measure):
     gpus = measure(node(small(on(1, "field.162.2", 3))), "nvlink").readings["gpus"]
     assert (
-        gpus[0]["fabric"] == {"state": 3, "status": 0, "health_mask": 0, "health_summary": 1}
+        gpus[0]["fabric"]
+        == {"state": 3, "status": 0, "health_mask": 0, "health_summary": 1, "domain": None}
         and gpus[0]["mig"] is False
     )
     assert len(gpus[0]["links"]) == 18 and gpus[0]["links"][17] == {

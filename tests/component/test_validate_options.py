@@ -18,7 +18,10 @@ from ansible_collections.autopilot.gpu.plugins.action import validate_options
 from ansible_collections.autopilot.gpu.plugins.action.validate_options import ActionModule
 from ansible_collections.autopilot.gpu.plugins.doc_fragments import _pushgateway
 from ansible_collections.autopilot.gpu.plugins.modules import validate_options as module
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import variables
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
+    playbook_options,
+    variables,
+)
 from controller import ROOT
 
 
@@ -371,3 +374,46 @@ def test_a_role_reads_its_options_and_what_it_sets_itself(role):
 def test_what_the_roles_set_is_not_taken_for_an_option(validate):
     assert os.path.isdir(variables._ROLES)
     assert not validate(**{name: 1 for name in variables.INTERNAL})[0].get("failed")
+
+
+def agent_variables(**given):
+    """The variables of a task in the role agent; templates as the role has them."""
+    own = load("roles", "agent", "vars", "main.yml")
+    own["agent_settings"] = {
+        name: given.get(re.search(r"agent_\w+", text).group(), "") if "{{" in text else text
+        for name, text in own["agent_settings"].items()
+    }
+    return {**variables.role_defaults("agent"), **own, **given}
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"agent_image_tag": "latest"}, "agent_image_tag: 'latest' is invalid; expected a version"),
+        (
+            {"agent_perodic_checks": ["ping"]},
+            "'agent_perodic_checks' (did you mean 'agent_periodic_",
+        ),
+        (
+            {"agent_env": [{"name": "AUTOPILOT_FANOUT", "value": "0"}]},
+            "agent_env: AUTOPILOT_FANOUT: '0' is invalid; expected a whole number from 1 to 1024",
+        ),
+        (
+            {"agent_env": [{"name": "PERIODIC_CHECKS", "value": "gpu_cont"}]},
+            "unsupported check 'gpu_cont' (did you mean 'gpu_count'?)",
+        ),
+    ],
+)
+def test_settings_of_the_agent_are_refused_by_the_agents_own_rules(validate, given, said):
+    assert said in validate("agent", **agent_variables(**given))[0]["msg"]
+
+
+def test_the_defaults_of_the_role_agent_are_valid(validate):
+    result, shown = validate("agent", **agent_variables())
+    assert not result.get("failed"), (result, shown)
+
+
+def test_a_setting_of_the_agent_is_named_by_the_variable_of_the_role():
+    templates = load("roles", "agent", "vars", "main.yml")["agent_settings"]
+    found = playbook_options.problems_of_agent(templates, {"AUTOPILOT_FANOUT": 0})
+    assert found == ["agent_fanout: '0' is invalid; expected a whole number from 1 to 1024"]

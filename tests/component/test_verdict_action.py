@@ -33,6 +33,7 @@ HOSTS = {
     "bare": answer("skip"),
     "silent": answer("unknown"),
 }
+SNAPSHOT = {"node_changes": {"readings": {"kept": {"header": {"run": "job42"}}}}}
 
 
 @pytest.fixture
@@ -87,6 +88,18 @@ def test_a_job_and_a_phase_name_the_run(verdict, tmp_path):
     assert (tmp_path / "reports/job42/second/run.json").is_file()
     again, _shown = verdict(["well"], run="job42", phase="postflight")
     assert again["run_id"].startswith("job42-") and again["run_id"].endswith("-postflight")
+
+
+def test_snapshots_are_kept_for_each_host_and_for_their_owner_only(verdict, tmp_path, monkeypatch):
+    names = ["well", "h" * 250, "\ud800", "bare"]
+    for name in names:
+        monkeypatch.setitem(HOSTS, name, {**answer("pass"), "readings": SNAPSHOT})
+    _result, shown = verdict(names, run="job42")
+    kept = sorted((tmp_path / "reports/job42/snapshots").iterdir())
+    assert [path.stat().st_mode & 0o777 for path in kept] == [0o600] * 3
+    assert kept[0].parent.stat().st_mode & 0o777 == 0o700
+    assert [path.name[:5] for path in kept] == ["bare.", "hhhhh", "well."]
+    assert any("snapshots: NOT KEPT on the controller" in line for line in shown), shown
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import time
 import pytest
 
 from agent_world import Agent, NoDeepDiagnostics, result, settings  # noqa: E402
+from _health.knowledge.cluster import AUDIENCE  # noqa: E402
 from autopilot_agent.http import access, http_api  # noqa: E402
 from autopilot_agent.fleet.agent_token import PEER_HEADER  # noqa: E402
 from autopilot_agent.http.access import AGENTS, Access, Denied  # noqa: E402
@@ -195,7 +196,7 @@ def out_of_time(admin, peer, key):
 def identities(lab):
     """Name -> headers."""
     tokens = {
-        name: lab.token(NAMESPACE, name)
+        name: lab.token(NAMESPACE, name, AUDIENCE)
         for name in (
             "nobody",
             "checks",
@@ -410,7 +411,7 @@ async def judging(agent_of, cluster):
     kube, now = Kube(cluster.server, str(cluster.ca or ""), str(agent_of.own)), [1000.0]
     api = Api(kube)
     try:
-        yield Access(api, NAMESPACE, "", str(agent_of.peer), lambda: now[0]), api, now
+        yield Access(api, NAMESPACE, AUDIENCE, str(agent_of.peer), lambda: now[0]), api, now
     finally:
         await kube.close()
 
@@ -429,7 +430,7 @@ async def code(judge, token, purpose="checks", address="10.0.0.1"):
 def test_a_yes_is_remembered_for_a_minute_and_a_no_for_ten_seconds(agent_of, cluster):
     async def ask():
         async with judging(agent_of, cluster) as (judge, api, now):
-            good, poor = cluster.token(NAMESPACE, "checks"), cluster.token(NAMESPACE, "nobody")
+            good, poor = (cluster.token(NAMESPACE, name, AUDIENCE) for name in ("checks", "nobody"))
             seen = [await asyncio.gather(*(code(judge, good) for _one in range(20))), api.asked]
             now[0] += 59
             seen += [await code(judge, good), api.asked]
@@ -458,7 +459,7 @@ def test_without_the_api_server_only_who_was_let_in_before_gets_in_and_for_five_
     async def ask():
         async with judging(agent_of, cluster) as (judge, api, now):
             good, late, poor = (
-                cluster.token(NAMESPACE, name) for name in ("checks", "both", "nobody")
+                cluster.token(NAMESPACE, name, AUDIENCE) for name in ("checks", "both", "nobody")
             )
             before = [
                 await code(judge, good),
@@ -506,7 +507,7 @@ def test_who_lost_the_right_does_not_get_it_back_when_the_api_server_goes_away(a
     async def ask():
         async with judging(agent_of, cluster) as (judge, _api, now):
             cluster.apply(binding("access-poor", "access-checks", "nobody"))
-            poor = cluster.token(NAMESPACE, "nobody")
+            poor = cluster.token(NAMESPACE, "nobody", AUDIENCE)
             while await code(judge, poor) != 200:
                 now[0] += 11
                 await asyncio.sleep(0.2)
@@ -527,7 +528,7 @@ def test_who_lost_the_right_does_not_get_it_back_when_the_api_server_goes_away(a
 def test_a_flood_of_made_up_tokens_is_not_passed_on_and_displaces_nobody(agent_of, cluster):
     async def ask():
         async with judging(agent_of, cluster) as (judge, api, _now):
-            good = cluster.token(NAMESPACE, "checks")
+            good = cluster.token(NAMESPACE, "checks", AUDIENCE)
             first = await code(judge, good)
             before = api.asked
             codes = await asyncio.gather(
@@ -559,7 +560,7 @@ def test_an_agent_that_may_not_ask_lets_nobody_in(agent_of, cluster, tmp_path):
         async with made as agent:
             answer = await agent.get(
                 "/remapped",
-                headers={"Authorization": f"Bearer {cluster.token(NAMESPACE, 'admin')}"},
+                headers={"Authorization": f"Bearer {cluster.token(NAMESPACE, 'admin', AUDIENCE)}"},
             )
             return answer, agent.runs
 
@@ -568,13 +569,22 @@ def test_an_agent_that_may_not_ask_lets_nobody_in(agent_of, cluster, tmp_path):
     assert "could not be asked who you are" in text
 
 
+def test_prometheus_shows_the_token_of_its_pod(agent_of, cluster):
+    """A token for the API server counts for the metrics and for nothing else."""
+
+    async def ask():
+        async with agent_of({}, AUTOPILOT_OPEN_METRICS="false") as agent:
+            words = {"Authorization": f"Bearer {cluster.token(NAMESPACE, 'metrics')}"}
+            return [(await agent.get(path, headers=words))[0] for path in ("/metrics", "/remapped")]
+
+    assert asyncio.run(ask()) == [200, 401]
+
+
 def test_a_token_for_an_audience_of_its_own(agent_of, cluster):
     async def ask():
-        async with agent_of(
-            {"remapped_rows": result("remapped_rows")}, AUTOPILOT_AUDIENCE="autopilot"
-        ) as agent:
+        async with agent_of({"remapped_rows": result("remapped_rows")}) as agent:
             tokens = [
-                cluster.token(NAMESPACE, "checks", "autopilot"),
+                cluster.token(NAMESPACE, "checks", AUDIENCE),
                 cluster.token(NAMESPACE, "checks"),
                 cluster.token(NAMESPACE, "checks", AGENTS),
             ]

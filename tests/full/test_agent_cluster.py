@@ -18,9 +18,11 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from _health.knowledge.cluster import AUDIENCE
 
 import agent_image
 import node as sandbox
+from _health.knowledge.cluster import WORK
 from controller import linked, statuses, with_kubernetes_core
 from lab import wait_until
 
@@ -136,7 +138,7 @@ class Cluster:
 
     def ask(self, path, target="service/autopilot-healthchecks", port=3333, token=True):
         words = (
-            {"Authorization": f"Bearer {self.lab.token(NAMESPACE, 'autopilot-client')}"}
+            {"Authorization": f"Bearer {self.lab.token(NAMESPACE, 'autopilot-client', AUDIENCE)}"}
             if token
             else {}
         )
@@ -248,7 +250,10 @@ def test_status_is_told_by_port_forward_and_through_the_service(cluster):
     ) == len(cluster.lab.nodes), text
     one, other = cluster.lab.nodes
     service = cluster.lab.get("service", "autopilot-healthchecks", "-n", NAMESPACE)["spec"]
-    address, token = service["clusterIP"], cluster.lab.token(NAMESPACE, "autopilot-client")
+    address, token = (
+        service["clusterIP"],
+        cluster.lab.token(NAMESPACE, "autopilot-client", AUDIENCE),
+    )
     if address == "None":
         address = next(
             pod["status"]["podIP"] for pod in cluster.pods() if pod["spec"]["nodeName"] == other
@@ -375,7 +380,16 @@ def test_a_deep_diagnostic_takes_the_gpus_only_from_nobody_and_gives_them_back(c
         "the node is not being tested any more",
         60,
     )
-    held = ("get", "pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=hold", "-o", "name")
+    held = (
+        "get",
+        "pods",
+        "-n",
+        NAMESPACE + WORK,
+        "-l",
+        "app.kubernetes.io/component=hold",
+        "-o",
+        "name",
+    )
     wait_until(lambda: not cluster.lab.kubectl(*held).stdout.strip(), "the GPUs are given back", 60)
     assert any(call[:1] == ["diag"] and "3" in call for call in dcgm_calls(cluster.lab, name)), (
         dcgm_calls(cluster.lab, name)

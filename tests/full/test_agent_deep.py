@@ -19,12 +19,13 @@ import agent_world
 import pytest
 from _health.cluster.client import ApiError, NotFound, path_of
 from _health.cluster.mark_states import Rules
+from _health.knowledge.cluster import WORK
 from autopilot_agent.cluster import gpu_reservation
 from autopilot_agent.passes.deep import DeepDiagnostics
 from autopilot_agent.passes.engine import Engine
 from autopilot_agent.cluster.kube import Kube
 from autopilot_agent.cluster.marker import NodeMarker
-from autopilot_agent.settings import AgentSettings
+from _health.agent.settings import AgentSettings
 from node import processes_of
 
 PATIENCE = 120.0
@@ -37,8 +38,9 @@ EVERYWHERE = [
     {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
 ]
+WORK_RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "create", "delete"]}]
 HERE = [
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "create", "delete"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
     {
         "apiGroups": ["coordination.k8s.io"],
@@ -77,17 +79,21 @@ class Place:
 
     def __init__(self, lab, directory):
         self.lab, self.name = lab, f"deep-{os.getpid()}-{next(_numbers)}"
+        self.work = self.name + WORK
         self.pods = path_of("api/v1/namespaces", self.name, "pods")
+        self.holds = path_of("api/v1/namespaces", self.work, "pods")
         lab.make_namespace(self.name)
-        for account, everywhere, here in (
-            ("agent", EVERYWHERE, HERE),
-            ("kubelet", [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}], []),
+        lab.make_namespace(self.work)
+        for account, everywhere, here, at_work in (
+            ("agent", EVERYWHERE, HERE, WORK_RULES),
+            ("kubelet", [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}], [], []),
         ):
             lab.kubectl("-n", self.name, "create", "serviceaccount", account)
             subject = [{"kind": "ServiceAccount", "name": account, "namespace": self.name}]
             for kind, rules, where in (
                 ("ClusterRole", everywhere, {}),
                 ("Role", here, {"namespace": self.name}),
+                ("Role", at_work, {"namespace": self.work}),
             ):
                 if rules:
                     name = f"{self.name}-{account}"
@@ -119,7 +125,7 @@ class Place:
         """A new node, with nothing on it."""
         number = next(_numbers)
         self.node, self.agent = f"{self.name}-gpu{number}", f"agent-{number}"
-        self.hold = f"{self.pods}/{gpu_reservation.name_of(self.node)}"
+        self.hold = f"{self.holds}/{gpu_reservation.name_of(self.node)}"
         #: What the kubelet makes of the hold pod, and the hold pods that it has seen.
         self.answer, self.seen = {"phase": "Running"}, []
         self.lab.make_node(self.node)
@@ -130,8 +136,9 @@ class Place:
     def close(self):
         names = [f"{self.name}-{account}" for account in ("agent", "kubelet")]
         self.lab.kubectl("delete", "clusterrole,clusterrolebinding", *names, "--ignore-not-found")
-        self.lab.kubectl("-n", self.name, "delete", "pods", "--all", "--force", "--grace-period=0")
-        self.lab.kubectl("delete", "namespace", self.name, "--wait=false")
+        for name in (self.name, self.work):
+            self.lab.kubectl("-n", name, "delete", "pods", "--all", "--force", "--grace-period=0")
+        self.lab.kubectl("delete", "namespace", self.name, self.work, "--wait=false")
 
     def kube(self, account="agent"):
         return Kube(self.lab.server, str(self.lab.ca), self.tokens[account])
@@ -258,7 +265,7 @@ def test_an_idle_node_is_held_tested_marked_and_given_back(place, agent):
 
     async def main():
         async with place.kube("kubelet") as admin:
-            await admin.create(place.pods, job(gpu_reservation.name_of(place.node), place.node))
+            await admin.create(place.holds, job(gpu_reservation.name_of(place.node), place.node))
         async with agent({"dcgmi": {"sleep": 3}}) as (deep, marker, built):
             asked = [asyncio.create_task(deep.now(who)) for who in ("timer", "alice")]
 
@@ -299,7 +306,7 @@ def test_an_idle_node_is_held_tested_marked_and_given_back(place, agent):
         spec["containers"][0]["resources"]["requests"]["nvidia.com/gpu"] == "8"
         and spec["activeDeadlineSeconds"] > 2400
     )
-    assert pod["metadata"]["ownerReferences"][0]["name"] == place.agent
+    assert pod["metadata"]["ownerReferences"][0]["name"] == place.node
 
 
 def test_without_dcgm_no_gpu_is_reserved(place, agent):

@@ -10,13 +10,11 @@ import base64
 import contextlib
 import json
 import re
-import sys
-from pathlib import Path
 
 import pytest
 from lab import wait_until
 
-from controller import linked, with_kubernetes_core
+from agent_role import agent_playbook
 
 LABEL = "autopilot.ibm.com/gpuhealth"
 RESULT = "autopilot.ibm.com/dcgm.level.3=PASS_2026-11-21_20.00.00UTC"
@@ -40,32 +38,7 @@ RESTRICTED = {
 @pytest.fixture
 def play(lab, tmp_path):
     """``play(*arguments, **variables)``: the playbook against the lab; the finished process."""
-    controller = with_kubernetes_core(linked(tmp_path / "controller", Path(sys.executable).parent))
-
-    def run(*arguments, **variables):
-        given = {
-            "agent_kubeconfig": str(lab.kubeconfig),
-            "agent_runtime_class": "",
-            "agent_rollout_timeout": 0,
-            **variables,
-        }
-        # It keeps what APIs there are in a file of its temporary directory.
-        return controller.run(
-            "ansible-playbook",
-            "-i",
-            "localhost,",
-            "-c",
-            "local",
-            "autopilot.gpu.agent",
-            "-e",
-            json.dumps(given),
-            *arguments,
-            cwd=tmp_path,
-            TMPDIR=str(tmp_path),
-            ANSIBLE_PYTHON_INTERPRETER=sys.executable,
-        )
-
-    return run
+    return agent_playbook(lab, tmp_path)
 
 
 @pytest.fixture
@@ -73,7 +46,7 @@ def clean(lab):
     """The cluster as it was, once the test is over."""
 
     def is_gone():
-        return "autopilot" not in {
+        return not {"autopilot", "autopilot-work"} & {
             one["metadata"]["name"] for one in lab.get("namespaces")["items"]
         }
 
@@ -196,6 +169,21 @@ def test_what_cannot_work_is_said_before_anything_is_made(lab, clean, play):
     assert everything(lab) == clean
 
 
+def test_a_foreign_namespace_for_pods_and_claims_is_refused_and_not_touched(lab, clean, play):
+    lab.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "autopilot-work"}})
+    before = lab.get("namespace", "autopilot-work")["metadata"]["resourceVersion"]
+    done = play()
+    told = done.stdout.replace('\\"', '"')
+    assert done.returncode == 2, done.stdout
+    assert (
+        'agent_namespace: "autopilot" is refused, since the namespace autopilot-work exists and was '
+        "not made by this role; expected that namespace to be missing"
+        in told
+        and "app.kubernetes.io/managed-by=autopilot-gpu" in told
+    ), done.stdout
+    assert lab.get("namespace", "autopilot-work")["metadata"]["resourceVersion"] == before
+
+
 def test_from_nothing_to_nothing(lab, clean, play, apis):
     """Check mode, deploy, again, less, remove: at each step what is there is what was promised."""
     with nodes(lab, "role-a", "role-b"):
@@ -242,7 +230,8 @@ def deploy_twice(lab, play, full):
     assert changed(made) > 0 and SECRET not in made.stdout
     look_at_what_is_there(lab)
     what_the_agents_may_do(lab)
-    assert changed(play(**full)) == 0
+    again = play(**full)
+    assert changed(again) == 0, again.stdout
 
 
 def deploy_less(lab, play, less):
@@ -341,32 +330,27 @@ def look_at_what_is_there(lab):
 MAY = {
     "get nodes",
     "list nodes",
-    "patch nodes",
-    "patch nodes/status",
     "list pods",
-    "list storageclasses.storage.k8s.io",
     "create tokenreviews.authentication.k8s.io",
     "create subjectaccessreviews.authorization.k8s.io",
     "get pods autopilot",
-    "create pods autopilot",
-    "delete pods autopilot",
-    "get persistentvolumeclaims autopilot",
-    "list persistentvolumeclaims autopilot",
-    "create persistentvolumeclaims autopilot",
-    "delete persistentvolumeclaims autopilot",
-    "list events autopilot",
-    "list resourcequotas autopilot",
     "get endpointslices.discovery.k8s.io autopilot",
     "list endpointslices.discovery.k8s.io autopilot",
-    "get leases.coordination.k8s.io autopilot",
-    "create leases.coordination.k8s.io autopilot",
-    "update leases.coordination.k8s.io autopilot",
-    "patch leases.coordination.k8s.io autopilot",
-    "create events default",
-    "patch events default",
+    "get pods autopilot-work",
+    "create pods autopilot-work",
+    "delete pods autopilot-work",
 }
 #: What one would do with a stolen token.
 MAY_NOT = (
+    # Of features that are off.
+    "patch nodes",
+    "patch nodes/status",
+    "list storageclasses.storage.k8s.io",
+    "create persistentvolumeclaims autopilot-work",
+    "create leases.coordination.k8s.io autopilot",
+    "create events default",
+    "create pods autopilot",
+    "delete pods autopilot",
     "get secrets",
     "list secrets",
     "get secrets autopilot",
@@ -441,7 +425,7 @@ def what_the_agents_may_do(lab):
         "create selfsubjectrulesreviews.authorization.k8s.io",
     }
     assert told - common == {
-        " ".join(what.split()[:2]) for what in MAY if not what.endswith(" default")
+        " ".join(what.split()[:2]) for what in MAY if not what.endswith(" autopilot-work")
     }
 
 
@@ -486,13 +470,17 @@ def theirs_and_ours(lab):
         {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": "autopilot-hold-1", "namespace": "autopilot", "labels": labels},
+            "metadata": {
+                "name": "autopilot-hold-1",
+                "namespace": "autopilot-work",
+                "labels": labels,
+            },
             "spec": {"containers": [container], "securityContext": pause},
         },
         {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
-            "metadata": {"name": "claim-1", "namespace": "autopilot", "labels": claim},
+            "metadata": {"name": "claim-1", "namespace": "autopilot-work", "labels": claim},
             "spec": {
                 "accessModes": ["ReadWriteOnce"],
                 "resources": {"requests": {"storage": "1Gi"}},

@@ -281,3 +281,49 @@ def test_a_module_of_a_check_alone(hostile, module):
         "ansible-playbook", "-i", "hosts.json", "alone.yml", cwd=hostile.base
     )
     assert "kept n-hostile nothing ['all', 'ungrouped']" in done.stdout, done.stdout
+
+
+def nested(depth):
+    value = {}
+    for _turn in range(depth):
+        value = {"evidence": value}
+    return value
+
+
+ESCAPES = "\x1b]0;owned\x07\x1b[31m\u202e\ud800"
+#: What a node says in place of its results, by the name of its host.
+MALFORMED = {
+    "text": {"health": "all well"},
+    "huge": {"health": [{"check": "gpu_count", "duration_seconds": 10**400}]},
+    "deep": {"health": [nested(400)]},
+    "large": {"health": [{"check": "gpu_count", "summary": "x" * 20_000_000}]},
+    "escapes": {"health": [{"check": ESCAPES, "status": "fail", "summary": ESCAPES}]},
+    "strange": {"health": [None, 7, [], {"findings": 3}], "node": [], "readings": "none"},
+}
+
+
+def test_a_malformed_answer_costs_no_other_node_anything(tmp_path, tmp_path_factory):
+    controller = linked(tmp_path_factory.mktemp("controller"), Path(sys.executable).parent)
+    built = sandbox.build("healthy_8xh100", tmp_path / "node")
+    well = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": built.python,
+        "checks_host_root": built.root,
+    }
+    hosts = {"well": well}
+    for name, added in MALFORMED.items():
+        (tmp_path / name).mkdir()
+        python = hostile_python(tmp_path / name, built.python, added)
+        hosts[name] = {**well, "ansible_python_interpreter": python}
+    inventory = {"all": {"hosts": hosts, "vars": {"checks_list": ["gpu_count"]}}}
+    (tmp_path / "hosts.json").write_text(json.dumps(inventory), encoding="utf-8")
+    done = controller.run(
+        "ansible-playbook", "-i", "hosts.json", "autopilot.gpu.preflight", cwd=tmp_path
+    )
+    [path] = tmp_path.glob("reports/*/run.json")
+    document = json.loads(path.read_text(encoding="utf-8"))
+    fit = {node["name"]: node["fit"] for node in document["nodes"]}
+    assert fit.pop("well") == "fit" and set(fit) == set(MALFORMED), done.stdout
+    assert set(fit.values()) <= {"could_not_tell", "unfit"}, fit
+    assert done.returncode == 2 and "\x1b]0;" not in done.stdout and "\u202e" not in done.stdout
+    assert (path.parent / "report.html").is_file() and (path.parent / "summary.txt").is_file()

@@ -219,6 +219,7 @@ def pair(host, side, offset=0.0, number=0, plane="eth1", six=False):
         "peer": peer,
         "peer_address": ADDRESSES[peer][family],
         "side": side,
+        "key": "0f" * 16,
         "handshake_seconds": HANDSHAKE,
         "leg_seconds": LEG,
         "slack_seconds": SLACK,

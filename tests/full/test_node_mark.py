@@ -104,7 +104,7 @@ def test_what_an_agent_may_do_is_enough_and_what_is_marked_can_be_taken_back(pla
     (condition,) = [one for one in node["status"]["conditions"] if one["type"] == "GPUHealthy"]
     assert (condition["status"], condition["reason"], condition["message"]) == (
         "False",
-        "AutopilotEvict",
+        "deep_diagnostic_failed",
         "PCIe of GPU 3",
     )
     assert [one for one in node["status"]["conditions"] if one["type"] == "Ready"]

@@ -108,7 +108,8 @@ def evict_once(place, controller, tmp_path, rules, name, other):
     )
     assert (tried["changed"], tried["mark"], tried["before"]) == (True, "EVICT", "")
     assert tried["diff"]["before"]["labels"] == {} and tried["diff"]["after"]["labels"] == {
-        place.rules.label_key: "EVICT"
+        place.rules.label_key: "EVICT",
+        "autopilot.gpu/fitness": "unfit",
     }
     assert (
         tried["diff"]["after"]["taints"]

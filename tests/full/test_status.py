@@ -16,6 +16,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from _health.knowledge.cluster import AUDIENCE
 
 import images_with_python
 from controller import ROOT
@@ -315,14 +316,17 @@ def test_who_may_not_is_told_what_is_missing(agents, status):
         done.returncode == 2 and "403" in done.stdout and "/autopilot/diagnostics" in done.stdout
     ), done.stdout
     done = status(kubeconfig=lab.kubeconfig_for("stranger", []))
-    assert done.returncode == 2 and "no token for service account" in done.stdout, done.stdout
+    told = " ".join(done.stdout.split())
+    assert done.returncode == 2 and "no token for service account" in told, done.stdout
+    lacking = ("create serviceaccounts/token", "list pods", "create pods/portforward")
+    assert all(f"{right} in namespace {namespace}" in told for right in lacking), done.stdout
 
 
 def test_a_token_and_an_address_of_ones_own(agents, status, tmp_path):
     """As from within the cluster; here through a port that was forwarded beforehand."""
     lab, namespace = agents
     token = tmp_path / "token"
-    token.write_text(lab.token(namespace, "autopilot-client"), encoding="ascii")
+    token.write_text(lab.token(namespace, "autopilot-client", AUDIENCE), encoding="ascii")
     command = lab.kubectl_command(
         "-n", namespace, "port-forward", f"pod/agent-{lab.nodes[0]}", ":3333"
     )

@@ -22,9 +22,10 @@ import pytest
 import images_with_python
 from lab import wait_until
 
+from _health.knowledge.cluster import WORK
 from autopilot_agent.passes.volume_claim import Claimer  # noqa: E402
 from autopilot_agent.cluster.kube import Kube  # noqa: E402
-from autopilot_agent.settings import AgentSettings  # noqa: E402
+from _health.agent.settings import AgentSettings  # noqa: E402
 
 #: Ansible on this very machine.
 HERE = ("-c", "local", "-e", f"ansible_python_interpreter={sys.executable}")
@@ -37,7 +38,9 @@ class Place:
 
     def __init__(self, lab):
         self.lab = lab
-        self.name = f"claims-{os.getpid()}-{next(_numbers)}"
+        #: The agent's namespace, and the one of its claims.
+        self.agents = f"claims-{os.getpid()}-{next(_numbers)}"
+        self.name = self.agents + WORK
         self._others = []
         lab.make_namespace(self.name)
 
@@ -82,6 +85,19 @@ class Place:
         )
         self._others.append(("persistentvolume", name))
 
+    def cluster_role(self, account, rule):
+        """Give an account a right in the whole cluster."""
+        name = f"{self.name}-{account}"
+        api = "rbac.authorization.k8s.io"
+        head = {"apiVersion": f"{api}/v1", "metadata": {"name": name}}
+        self.lab.create({**head, "kind": "ClusterRole", "rules": [rule]})
+        subject = {"kind": "ServiceAccount", "name": account, "namespace": self.name}
+        role = {"apiGroup": api, "kind": "ClusterRole", "name": name}
+        self.lab.create(
+            {**head, "kind": "ClusterRoleBinding", "roleRef": role, "subjects": [subject]}
+        )
+        self._others += [("clusterrole", name), ("clusterrolebinding", name)]
+
     def left(self):
         return [
             f"{one['kind']}/{one['metadata']['name']}"
@@ -91,7 +107,9 @@ class Place:
         ]
 
     def close(self):
-        self.lab.kubectl("delete", "namespace", self.name, "--wait=false")
+        self.lab.kubectl(
+            "delete", "namespace", self.name, self.agents, "--wait=false", "--ignore-not-found"
+        )
         for kind, name in self._others:
             self.lab.kubectl("delete", kind, name, "--wait=false", "--ignore-not-found")
 
@@ -418,7 +436,7 @@ RIGHTS = [
 
 @contextlib.asynccontextmanager
 async def claimer(place, tmp_path, storage_class, node="node-a", pod=""):
-    """The agent's, with the rights that the role gives it and no others."""
+    """The agent's, with the rights that the role gives it in the namespace of its claims."""
     for kind, metadata, more in (
         ("ServiceAccount", {}, {}),
         ("Role", {}, {"rules": RIGHTS}),
@@ -444,12 +462,14 @@ async def claimer(place, tmp_path, storage_class, node="node-a", pod=""):
                 **more,
             }
         )
+    reading = {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get"]}
+    place.cluster_role("agent", reading)
     token = tmp_path / "token"
     token.write_text(place.lab.token(place.name, "agent"), encoding="ascii")
     settings = AgentSettings.from_environment(
         {
             "NODE_NAME": node,
-            "NAMESPACE": place.name,
+            "NAMESPACE": place.agents,
             "POD_NAME": pod,
             "PVC_TEST_STORAGE_CLASS": storage_class,
             "AUTOPILOT_API_SERVER": place.lab.server,
@@ -463,13 +483,14 @@ async def claimer(place, tmp_path, storage_class, node="node-a", pod=""):
 
 def test_the_agent_tries_its_own_node_with_its_own_image(place_with_nodes, image, tmp_path):
     place, node = place_with_nodes, place_with_nodes.lab.nodes[0]
+    place.lab.make_namespace(place.agents)
     storage_class = place.storage_class("path", waits=True)
     place.volume(storage_class, hostPath="/tmp")
     place.lab.create(
         {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": "agent", "namespace": place.name},
+            "metadata": {"name": "agent", "namespace": place.agents},
             "spec": {
                 "nodeName": node,
                 "terminationGracePeriodSeconds": 0,

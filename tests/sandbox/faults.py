@@ -118,7 +118,9 @@ def run(cluster, facts, seed, rounds=5, duration=2.0, together=True, alive=None,
 
 
 def _measure(cluster, alive, chosen):
-    shares = {host: share for host, share in plan.shares(chosen).items() if host in alive}
+    shares = {
+        host: share for host, share in plan.shares(chosen, b"secret").items() if host in alive
+    }
     _everywhere(cluster, list(shares), "start", share=shares)
     time.sleep(max(0.0, chosen["start"] + chosen["seconds"] - time.time()))
     return _everywhere(cluster, list(shares), "collect", run=chosen["run"])

@@ -547,7 +547,7 @@ nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, uint words, unsigned 
 typedef struct { uint version; unsigned char clusterUuid[16]; uint status, cliqueId; unsigned char state; uint healthMask; unsigned char healthSummary; } FabricInfo;
 _Static_assert(sizeof(FabricInfo) == 0x28, "nvmlGpuFabricInfo_v3_t");
 
-// values: state, status, health mask, health summary
+// values: state, status, health mask, health summary, last byte of the cluster's UUID, clique
 nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, FabricInfo *info) {
     Rule *rule = initialised ? answer_of(device->index, __func__, -1, -1) : NULL;
     nvmlReturn_t code = code_of(rule);
@@ -555,6 +555,8 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, FabricInfo *info) 
     info->state = (unsigned char)number(rule, 0);
     info->status = (uint)number(rule, 1);
     info->healthMask = (uint)number(rule, 2);
+    info->clusterUuid[15] = (unsigned char)number(rule, 4);
+    info->cliqueId = (uint)number(rule, 5);
     if ((info->version >> 24) >= 3) info->healthSummary = (unsigned char)number(rule, 3);
     return SUCCESS;
 }

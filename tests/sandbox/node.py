@@ -68,7 +68,7 @@ _SPEEDS = {3: "8.0 GT/s PCIe", 4: "16.0 GT/s PCIe", 5: "32.0 GT/s PCIe"}
 
 #: What each GPU model answers. remap: row remapping; retire: page retirement; zeros: no ECC, yet
 #: zeros instead of "not supported". nvlink: links, NVML's version number, MB/s of a link, and who
-#: is at the other end (switch, mesh, pairs; None: nobody, as on a card without a bridge).
+#: is at the other end (switch, mesh, pairs, four; None: nobody, as on a card without a bridge).
 PROFILES = {
     "H100-80GB": dict(
         name="NVIDIA H100 80GB HBM3",
@@ -321,6 +321,20 @@ PROFILES = {
         errors="zeros",
     ),
 }
+# Models that differ from another by name, memory and device.
+for _name, _like, _called, _memory, _device in (
+    ("H100-64GB", "H100-80GB", "NVIDIA H100 64GB HBM2e", 65536, 0x2337),
+    ("A100-64GB", "A100-SXM4-80GB", "NVIDIA A100-SXM-64GB", 65536, 0x20B3),
+    ("GH200-144G", "GH200", "NVIDIA GH200 144G HBM3e", 147456, 0x2348),
+    ("X9000", "L40S", "NVIDIA X9000", 49152, 0x9000),  # a model that nobody knows yet
+    ("RTX-PRO-6000", "L40S", "NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, 0x2BB5),
+):
+    PROFILES[_name] = dict(PROFILES[_like], name=_called, memory=_memory * MIB, device=_device)
+# Boards of four, whose links go in equal parts to the three other GPUs.
+for _name in ("A100-SXM4-80GB", "A100-64GB", "H100-80GB", "H100-64GB", "H200"):
+    PROFILES[f"{_name} of four"] = dict(
+        PROFILES[_name], fabric=False, nvlink=(*PROFILES[_name]["nvlink"][:3], "four")
+    )
 
 #: GB/s that a healthy GPU's memory does by the triad, about 0.9 of the data sheet for HBM and 0.8
 #: for GDDR with ECC.
@@ -344,6 +358,10 @@ _TRIAD = {
     "GH200": 3600,
     "RTX-4090": 930,
     "GB10": 240,
+    "H100-64GB": 1850,
+    "A100-64GB": 1470,
+    "GH200-144G": 4400,
+    "RTX-PRO-6000": 1300,
 }
 #: The GPU at the other end of each link of a GPU on a board of eight V100 (nvidia-smi topo -m of a
 #: DGX-1): a hybrid cube mesh.
@@ -843,7 +861,9 @@ def _model_rows(profile: dict, major: int) -> dict:
     # NVML tells of a fabric from Hopper on; where there is none it says "not supported" as a state.
     if profile["generation"] >= 5 and profile["errors"] == "remap":
         rows["nvmlDeviceGetGpuFabricInfoV"] = (
-            [3, 0, 0, 1] if profile.get("fabric") else [0, 0, 0, 0]
+            [3, 0, 0, 1, *([7, 1] if profile["fabric"] == "rack" else [0, 0])]
+            if profile.get("fabric")
+            else [0, 0, 0, 0, 0, 0]
         )
     if "nvlink" in profile:
         rows.update(_nvlink_rows(*profile["nvlink"]))
@@ -991,11 +1011,14 @@ def _nvlink_peers(profile: dict, gpus: list, index: int) -> list:
     inactive.
     """
     links, _version, _speed, kind = profile.get("nvlink", (0, 0, 0, None))
-    if kind not in ("mesh", "pairs"):
+    if kind not in ("mesh", "pairs", "four"):
         return []
     rows = []
     for link in range(links):
-        peer = index ^ 1 if kind == "pairs" else _MESH[index][link]
+        if kind == "four":
+            peer = [other for other in range(4) if other != index][link * 3 // links]
+        else:
+            peer = index ^ 1 if kind == "pairs" else _MESH[index][link]
         if peer < len(gpus):
             rows.append(
                 (

@@ -20,6 +20,9 @@ A file of ``tests/accuracy`` is a list of entries:
               null for the node, or a name (a bus id for what has none). Other checks may find the
               same too: a lost GPU is lost to all.
     fit       what the verdict must be, where it does not follow from ``expect``
+    before    the scenario of the node at a snapshot, with which ``node`` is compared
+    alike     how many nodes of this scenario are in the run; what the run says counts as said of
+              the node
 
 or it makes pairs: ``{pairs: [names of scenarios]}``, every two of them on one node, or ``{pairs:
 [...], with: [...]}``, each with each.
@@ -48,7 +51,13 @@ sys.path.insert(0, str(ROOT / "tests" / "sandbox"))
 import node as sandbox  # noqa: E402
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import node_changes  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import runner  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import store  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
+    NodeAnswer,
+)  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
     Policy,
 )  # noqa: E402
@@ -56,9 +65,11 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
     COULD_NOT_TELL,
     FIT,
     UNFIT,
+    identify_run,
 )  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
     judge_node,
+    judge_run,
 )  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.probe import (
     HostSettings,
@@ -89,6 +100,8 @@ _KEYS = {
     "expected_gpus",
     "expect",
     "fit",
+    "before",
+    "alike",
 }
 #: The lines of a document between which the table stands.
 BEGIN, END = "<!-- accuracy: begin -->", "<!-- accuracy: end -->"
@@ -135,6 +148,8 @@ class Scenario(NamedTuple):
     expect: Tuple[Row, ...]
     fit: str
     expected_gpus: Optional[int] = None
+    before: Optional[Dict[str, Any]] = None
+    alike: int = 1
 
 
 class Comparison(NamedTuple):
@@ -233,6 +248,8 @@ def _expanded(where: str, entry: Dict[str, Any]) -> Iterator[Scenario]:
             rows,
             fit,
             filled["expected_gpus"],
+            filled["before"],
+            filled["alike"] or 1,
         )
 
 
@@ -305,40 +322,79 @@ def examine(scenario: Scenario) -> List[Dict[str, Any]]:
     """
     directory = Path(tempfile.mkdtemp(prefix="accuracy-", dir=_SHELF))
     try:
-        built = sandbox.build(
-            scenario.node, directory / "node", settings={"TMPDIR": str(directory)}
-        )
-        chosen = [
-            name
-            for name in registry.names_of_pass()
-            if registry.load(name).intrusion == PASSIVE or name in scenario.checks
-        ]
-        chosen += [name for name in ("gpu_activity",) if name in scenario.checks]
-        settings = dict(
-            expected_gpus=scenario.expected_gpus or built.scenario["gpus"] or None,
-            nvml_library=built.library,
-            host_root=built.root,
-        )
-        requests = [[name, scenario.options.get(name, {})] for name in chosen]
-        if built.scenario["driver"]["library"] is not True:
-            # The loader must not find what it finds for the others.
-            return _in_a_program(built, requests, settings)
-        os.environ.update(built.environment)
-        wanted = [
-            (registry.load(name), dict(registry.load(name).defaults(), **options))
-            for name, options in requests
-        ]
-        return [
-            outcome.result.to_dict()
-            for outcome in runner.run(wanted, HostSettings(**settings), stop_on_fail=False)
-        ]
+        then = None
+        if scenario.before is not None:
+            _results, then = _look(scenario, scenario.before, directory / "before")
+        results, now = _look(scenario, scenario.node, directory / "node")
+        if then and now:
+            before, after = (dict(store.of(*one)) for one in (then, now))
+            results.append(node_changes.judge({"before": before, "after": after}, {}))
+        if now and scenario.alike > 1:
+            results = _of_several(scenario.alike, results, now)
+        return [result.to_dict() for result in results]
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _in_a_program(
-    built: Any, requests: List[Any], settings: Dict[str, Any]
-) -> List[Dict[str, Any]]:
+class _Look(NamedTuple):
+    """What a pass over a node read, beside its results."""
+
+    header: Dict[str, Any]
+    facts: Dict[str, Any]
+    readings: Dict[str, Any]
+
+
+def _look(
+    scenario: Scenario, node: Dict[str, Any], directory: Path
+) -> Tuple[List[CheckResult], Optional[_Look]]:
+    """The results of the scenario's checks on a node, and what they read, where they run here."""
+    built = sandbox.build(node, directory, settings={"TMPDIR": str(directory.parent)})
+    chosen = [
+        name
+        for name in registry.names_of_pass()
+        if registry.load(name).intrusion == PASSIVE or name in scenario.checks
+    ]
+    chosen += [name for name in ("gpu_activity",) if name in scenario.checks]
+    settings = dict(
+        expected_gpus=scenario.expected_gpus or built.scenario["gpus"] or None,
+        nvml_library=built.library,
+        host_root=built.root,
+    )
+    requests = [[name, scenario.options.get(name, {})] for name in chosen]
+    if built.scenario["driver"]["library"] is not True:
+        # The loader must not find what it finds for the others.
+        return _in_a_program(built, requests, settings), None
+    os.environ.update(built.environment)
+    wanted = [
+        (registry.load(name), dict(registry.load(name).defaults(), **options))
+        for name, options in requests
+    ]
+    outcomes = runner.run(wanted, HostSettings(**settings), stop_on_fail=False)
+    look = _Look(
+        dict(store.header("accuracy", Host(built.root))),
+        dict(runner.node_facts(outcomes, HostSettings(**settings))),
+        {outcome.result.check: outcome.readings for outcome in outcomes},
+    )
+    return [outcome.result for outcome in outcomes], look
+
+
+def _of_several(count: int, results: List[CheckResult], look: _Look) -> List[CheckResult]:
+    """The results of the first of several nodes of a run that are all like this one, and what the
+    run says of them.
+    """
+    readings = {check: {"readings": found} for check, found in look.readings.items()}
+    answers = [
+        NodeAnswer(f"node{number}", results, look.facts, readings) for number in range(count)
+    ]
+    report = judge_run(identify_run("accuracy", "preflight", 0, 1, False), answers, Policy())
+    of_run = [
+        CheckResult(found.check, found.finding.status, "", [found.finding])
+        for found in report.findings
+    ]
+    return report.nodes[0].verdict.results + of_run
+
+
+def _in_a_program(built: Any, requests: List[Any], settings: Dict[str, Any]) -> List[CheckResult]:
     asked = json.dumps({"checks": requests, "settings": settings, "how": {"stop_on_fail": False}})
     program = [built.python, str(sandbox.SANDBOX / "measure.py"), asked]
     environment = {
@@ -349,7 +405,7 @@ def _in_a_program(
     done = subprocess.run(
         program, env=environment, capture_output=True, text=True, timeout=_PATIENCE, check=True
     )
-    return [outcome["result"] for outcome in json.loads(done.stdout)]
+    return [CheckResult.from_dict(outcome["result"]) for outcome in json.loads(done.stdout)]
 
 
 def found_in(results: List[Dict[str, Any]]) -> List[Row]:
@@ -477,8 +533,9 @@ class Tally:
         ):
             for row in rows:
                 self._of(row.check)[column] += 1
-        for result in results:
-            self._of(result["check"])["scenarios"] += 1
+        # A check can have a result of the node and one of the fleet.
+        for check in {result["check"] for result in results}:
+            self._of(check)["scenarios"] += 1
         said = [f"missed: {row}" for row in comparison.missed] + [
             f"false alarm: {row}" for row in comparison.false_alarms
         ]

@@ -11,7 +11,7 @@ import pytest
 from _health.model import CheckResult, Finding, Subject
 from autopilot_agent.cluster import gpu_reservation
 from autopilot_agent.passes.deep import outcome_of
-from autopilot_agent.settings import AgentSettings
+from _health.agent.settings import AgentSettings
 
 FATAL = AgentSettings.from_environment(
     {"NODE_NAME": "n", "NAMESPACE": "a", "AUTOPILOT_API_SERVER": "http://127.0.0.1:9"}
@@ -92,11 +92,12 @@ def test_n14_the_hold_pod_is_made_of_the_agents_own_and_of_what_the_node_offers(
             "securityContext": {"runAsUser": 20002},
         },
     }
-    made = gpu_reservation.pod_of("gpu07", 4, own, 600)
+    node = {"metadata": {"name": "gpu07", "uid": "u-7"}}
+    made = gpu_reservation.pod_of(node, "health-work", 4, own, 600)
     spec, container = made["spec"], made["spec"]["containers"][0]
     assert (
-        made["metadata"]["namespace"] == "health"
-        and made["metadata"]["ownerReferences"][0]["uid"] == "u-1"
+        made["metadata"]["namespace"] == "health-work"
+        and made["metadata"]["ownerReferences"][0]["uid"] == "u-7"
     )
     assert (
         spec["nodeName"] == "gpu07"

@@ -174,3 +174,22 @@ def test_a_peer_that_does_not_answer_does_not_mark_this_node(passes):
     assert passes(CheckResult("ping_mesh", "warn", "gpu08 does not answer", [peer])) == "pass"
     own = Finding("plane_down", "fail", "", subject=Subject("interface", name="eth0"))
     assert passes(CheckResult("ping_mesh", "fail", "eth0 is down", [peer, own]), after=1) == "fail"
+
+
+PING = ("gpu_count", "ping_mesh")
+
+
+def noted(*results, options=None):
+    history = History(PING, PERIOD)
+    history.note([result("gpu_count"), result("ping_mesh")], {}, 1e9, 1000.0)
+    history.note(results, {"ping_mesh": options or {}}, 1e9 + 1, 1001.0)
+    return decide_mark(history, 1001.0)
+
+
+def test_neither_a_peer_that_a_caller_named_nor_an_outage_of_the_api_server_marks_a_node():
+    absent = result("ping_mesh", "unknown", "not_measured")
+    assert noted(absent).status == "unknown"
+    assert noted(absent, options={"peers": ["gpu09"]}).status == "pass"
+    assert noted(result("ping_mesh", "unknown", "peers_unread")).status == "pass"
+    peer = Finding("no_answer", "warn", "", subject=Subject("peer", name="gpu09"))
+    assert noted(CheckResult("ping_mesh", "warn", "", [peer])).status == "pass"

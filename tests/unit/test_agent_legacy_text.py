@@ -14,9 +14,11 @@ from hypothesis import given, strategies
 
 from agent_world import result  # noqa: E402
 from _health.node import registry  # noqa: E402
+from _health.fleet.judging.verdict import names_of_host  # noqa: E402
 from _health.model import STATUSES, CheckResult, Finding, Measurement, Subject, concluded  # noqa: E402
 from _health.cluster.agents_without_dcgm import AgentWithoutDcgm  # noqa: E402
 from autopilot_agent.fleet import node_row  # noqa: E402
+from autopilot_agent.fleet.query import Query  # noqa: E402
 from autopilot_agent.http import legacy_text  # noqa: E402
 
 #: The predecessor's words for a node (utils/runHealthchecks.py, get_node_status), by check; where
@@ -81,6 +83,20 @@ def words(block):
         for word in ("SUCCESS", "FAIL", "WARN", "ABORT", "SKIP", "Ok", "OK")
         if re.search(rf"\b{word}\b", block)
     }
+
+
+def test_the_url_and_the_local_header_are_the_predecessors():
+    """Scripts cut the answer of a node after these lines (utils/runHealthchecks.py, handler.go)."""
+    row = node_row.judged("gpu01", [result("remapped_rows")], "10.0.0.7:3333")
+    query = Query(("pcie_bandwidth", "dcgm_diag"), {"dcgm_diag": {"level": 2}})
+    assert legacy_text.row_text(row, query).startswith(
+        "\nAutopilot Endpoint: 10.0.0.7:3333\nNode: gpu01\n"
+        "url(s): http://10.0.0.7:3333/status?host=gpu01&check=pcie_bandwidth,dcgm_diag&r=2\n"
+        "Response:\nChecking system status of host gpu01 (localhost) \n\n[[ "
+    )
+    assert "\nurl(s): http://10.0.0.7:3333/status?host=gpu01\n" in legacy_text.row_text(row)
+    silent = node_row.could_not_tell("gpu01", "no agent")
+    assert "\nurl(s): none\nResponse:\nABORT: " in legacy_text.row_text(silent)
 
 
 def test_every_check_has_its_words():
@@ -350,7 +366,7 @@ results_of_a_node = strategies.lists(
 def test_ok_is_said_only_of_nodes_that_are_fit_and_pass(results):
     block = legacy_text.row_text(node_row.judged("gpu01", results))
     # A host that is well says nothing of GPUs that no check has seen.
-    telling = [one for one in results if one.check not in registry.names_of_host()] or results
+    telling = [one for one in results if one.check not in names_of_host()] or results
     good = {one.status for one in results} <= {"pass", "skip"} and any(
         one.status == "pass" for one in telling
     )

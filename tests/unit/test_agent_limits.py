@@ -5,11 +5,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 
 import pytest
 from _health.cluster.client import Unavailable
 from autopilot_agent.http.access import Remembered
 from autopilot_agent.http.limits import Bounded, Buckets, Slots, TooMany
+from autopilot_agent.logs import LINES_A_MINUTE, RepeatedLines
 
 
 def taken(buckets, who, most=1000):
@@ -50,12 +53,39 @@ def test_who_asks_in_vain_does_not_wait_longer_for_it():
 
 
 def test_places_are_given_back_whatever_happens():
-    slots = Slots(2)
-    with slots, slots, pytest.raises(TooMany):
-        slots.__enter__()
-    with pytest.raises(ZeroDivisionError), slots:
+    slots = Slots(2, 2)
+    with slots.of("a"), slots.of("b"), pytest.raises(TooMany), slots.of("c"):
+        pass
+    with pytest.raises(ZeroDivisionError), slots.of("a"):
         raise ZeroDivisionError
-    assert slots.held == 0
+    assert not slots.by_caller
+
+
+def test_one_caller_leaves_slots_to_the_others():
+    slots = Slots()
+    with contextlib.ExitStack() as held:
+        with pytest.raises(TooMany, match="of one caller"):
+            while True:
+                held.enter_context(slots.of("loud"))
+        for caller in ("a", "b", "c", "d"):
+            held.enter_context(slots.of(caller))
+
+
+def test_a_flood_of_malformed_requests_writes_few_lines():
+    now = [0.0]
+    repeated = RepeatedLines(lambda: now[0])
+
+    def line(text, level=logging.ERROR):
+        return logging.LogRecord("aiohttp.server", level, "", 0, text, ("10.0.0.1",), None)
+
+    flood = "Error handling request from %s"
+    assert sum(repeated.filter(line(flood)) for _request in range(1000)) == LINES_A_MINUTE
+    assert repeated.filter(line("another error %s"))
+    assert all(repeated.filter(line("%s asks", logging.INFO)) for _request in range(1000))
+    now[0] = 61.0
+    later = line(flood)
+    assert repeated.filter(later)
+    assert later.fields == {"dropped": 1000 - LINES_A_MINUTE}
 
 
 def test_a_flood_of_tokens_that_do_not_count_displaces_none_that_does():

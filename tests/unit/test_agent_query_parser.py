@@ -89,14 +89,14 @@ def test_level_goes_to_dcgm_alone():
 
 def test_words_of_iperf_old_and_new():
     query = parsed(
-        "check=iperf&workload=ring&pclients=4&startport=6000&cleanup&serverspernode=2&plane=data"
+        "check=iperf&workload=ring&pclients=4&startport=6000&cleanup&serverspernode=1&plane=data&minimum=90.5"
     )
     assert query.options["iperf3_pairs"] == {
         "workload": "ring",
         "pclients": 4,
         "startport": 6000,
-        "serverspernode": 2,
         "plane": "data",
+        "minimum": 90.5,
     }
     assert query.diagnostic
 
@@ -117,6 +117,9 @@ REFUSALS = {
     "nodelabel=a=b&nodelabel=c=d": ("nodelabel", "twice"),
     "workload=star": ("workload", "star", "ring"),
     "startport=99999": ("startport",),
+    "serverspernode=4": ("serverspernode", "'4'", "one partner at a time"),
+    "minimum=0": ("minimum", "'0'", "Gbit/s"),
+    "minimum=1e400": ("minimum", "Gbit/s"),
     "format=xml": ("format", "text or json"),
     "&".join(f"host=n{number}" for number in range(100)): ("64 parameters",),
     "pingnodes=a/b": ("pingnodes",),
@@ -183,6 +186,7 @@ names = strategies.from_regex(r"[a-z0-9]([-a-z0-9.]{0,20}[a-z0-9])?", fullmatch=
         job=strategies.none(),
         nodelabel=strategies.just(""),
         batch=strategies.just(0),
+        scheme=strategies.just("http"),
     )
 )
 def test_what_one_agent_asks_another_understands(query):
@@ -192,7 +196,7 @@ def test_what_one_agent_asks_another_understands(query):
 
 
 def test_options_reach_the_other_agent():
-    query = parsed("check=dcgm,iperf&r=2&pclients=4&workload=ring")
+    query = parsed("check=dcgm,iperf&r=2&pclients=4&workload=ring&minimum=90.5")
     assert parse("/status", for_peer(query, "n1"), ()).options == query.options
 
 

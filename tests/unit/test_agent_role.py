@@ -15,12 +15,21 @@ from pathlib import Path
 
 import pytest
 import yaml
-from autopilot_agent.settings import AgentSettings
+from _health.agent.settings import AgentSettings
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._agent_objects import CREATED_KINDS
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.mark_on_node import (
+    written_keys,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.mark_states import Rules
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster import (
     agents_without_dcgm,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._rollout import judge, reasons_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._rollout import (
+    headline,
+    judge,
+    reasons_of,
+)
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._agents.agents import trouble_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,8 +71,10 @@ RENDER = """
   vars:
     ansible_search_path: ["{role}"]
     agent_found:
-      namespace: {{exists: false, ours: false}}
-      apis: [ServiceMonitor, SecurityContextConstraints, NetworkAttachmentDefinition]
+      namespace: {{name: autopilot, exists: false, ours: false}}
+      work_namespace: {{name: autopilot-work, exists: false, ours: false}}
+      apis: {apis}
+      written_keys: {written}
   vars_files: ["{role}/defaults/main.yml", "{role}/vars/main.yml"]
   tasks:
     - ansible.builtin.copy:
@@ -83,7 +94,13 @@ def render(tmp_path):
     """
     (tmp_path / "templates").symlink_to(ROLE / "templates")
     (tmp_path / "play.yml").write_text(
-        RENDER.format(role=ROLE, out=tmp_path / "out.json"), encoding="utf-8"
+        RENDER.format(
+            role=ROLE,
+            out=tmp_path / "out.json",
+            written=json.dumps(written_keys(Rules())),
+            apis=[kind for _api, _resource, kind in CREATED_KINDS],
+        ),
+        encoding="utf-8",
     )
 
     def run(**variables):
@@ -154,7 +171,7 @@ def test_the_agent_understands_what_the_role_tells_it(render):
     each variable is one that it reads.
     """
     given = environment(render())
-    settings = (ROOT / "src/agent/autopilot_agent/settings.py").read_text(encoding="utf-8")
+    settings = (ROOT / "plugins/module_utils/_health/agent/settings.py").read_text(encoding="utf-8")
     assert [
         name for name in given if f'"{name}"' not in settings and not name.startswith("NVIDIA_")
     ] == []
@@ -166,6 +183,21 @@ def test_the_agent_understands_what_the_role_tells_it(render):
     assert AgentSettings.from_environment({**given, **server}) == AgentSettings.from_environment(
         {**least, **server}
     )
+
+
+def test_an_empty_audience_is_the_api_servers_in_the_agent_too(render):
+    server = {"AUTOPILOT_API_SERVER": "https://10.0.0.1"}
+    given = environment(render(agent_audience=""))
+    assert AgentSettings.from_environment({**given, **server}).audience == ""
+
+
+def test_a_secret_with_a_certificate_turns_tls_on(render):
+    objects = render(agent_tls_secret="agents-tls")
+    spec = objects["DaemonSet autopilot"]["spec"]["template"]["spec"]
+    (mounted,) = [one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "tls"]
+    assert environment(objects)["AUTOPILOT_TLS_DIR"] == mounted["mountPath"]
+    assert {"name": "tls", "secret": {"secretName": "agents-tls"}} in spec["volumes"]
+    assert "AUTOPILOT_TLS_DIR" not in environment(render())
 
 
 def test_the_role_sets_checks_and_deep_period_only_where_the_operator_does(render):
@@ -305,6 +337,133 @@ def test_volumes_of_the_nodes_own_files_are_let_in_only_where_there_are_some(ren
         wanted,
         wanted,
     )
+
+
+# ---- what the agents may do ----
+
+ALWAYS = {
+    "autopilot-agent": {"get nodes", "list nodes", "list pods"},
+    "autopilot": {
+        "get pods",
+        "list pods",
+        "get endpointslices.discovery.k8s.io",
+        "list endpointslices.discovery.k8s.io",
+    },
+}
+PODS = {f"{verb} pods" for verb in ("get", "list", "create", "delete")}
+#: Variables that switch a feature on -> the rights that it adds, by role.
+FEATURES = {
+    "marks": (
+        {"agent_mark_nodes": True},
+        {
+            "autopilot-agent": {"patch nodes"},
+            "autopilot": {
+                "create leases.coordination.k8s.io",
+                "get leases.coordination.k8s.io autopilot-marks",
+                "update leases.coordination.k8s.io autopilot-marks",
+            },
+            "autopilot-node-events": {"create events"},
+        },
+    ),
+    "condition": (
+        {"agent_mark_nodes": True, "agent_condition": True},
+        {"autopilot-agent": {"patch nodes/status"}},
+    ),
+    "hold pods": ({"agent_reserve_gpus": True}, {"autopilot-work": PODS}),
+    "claims": (
+        {"agent_pvc_storage_class": "fast"},
+        {
+            "autopilot-agent": {"list storageclasses.storage.k8s.io"},
+            "autopilot-work": PODS
+            | {pod.replace("pods", "persistentvolumeclaims") for pod in PODS}
+            | {"list resourcequotas", "list events"},
+        },
+    ),
+    "access": (
+        {"agent_auth": "required"},
+        {
+            "autopilot-agent": {
+                "create tokenreviews.authentication.k8s.io",
+                "create subjectaccessreviews.authorization.k8s.io",
+            }
+        },
+    ),
+}
+OFF = {
+    "agent_mark_nodes": False,
+    "agent_condition": False,
+    "agent_reserve_gpus": False,
+    "agent_pvc_storage_class": "",
+    "agent_auth": "off",
+}
+
+
+def rights(objects):
+    """``verb resource`` (with a name, where the rule has one) of each role of the agents."""
+    return {
+        name.partition(" ")[2]: {
+            " ".join(
+                [verb, ".".join(filter(None, (resource, group))), *rule.get("resourceNames", [])]
+            )
+            for rule in made["rules"]
+            for verb in rule["verbs"]
+            for resource in rule.get("resources", [])
+            for group in rule["apiGroups"]
+        }
+        for name, made in objects.items()
+        if made["kind"] in ("Role", "ClusterRole") and "nonResourceURLs" not in made["rules"][0]
+    }
+
+
+@pytest.mark.parametrize(
+    "features",
+    [[], *([name] for name in FEATURES), ["marks", "condition"], list(FEATURES)],
+    ids=" and ".join,
+)
+def test_the_agents_have_the_rights_of_the_features_that_are_on_and_no_others(render, features):
+    variables, wanted = dict(OFF), {role: set(may) for role, may in ALWAYS.items()}
+    if "condition" in features:
+        features = [*features, "marks"]
+    for name in features:
+        variables.update(FEATURES[name][0])
+        for role, may in FEATURES[name][1].items():
+            wanted.setdefault(role, set()).update(may)
+    objects = render(**variables)
+    assert rights(objects) == wanted
+    bound = {name for name in objects if re.match("(Cluster)?RoleBinding ", name)}
+    assert {name.partition(" ")[2] for name in bound if "client" not in name} == wanted.keys()
+    for name in bound:
+        assert [one["name"] for one in objects[name]["subjects"]] == [
+            "autopilot-client" if "client" in name else "autopilot"
+        ]
+
+
+def test_pods_and_claims_are_in_a_namespace_that_is_always_restricted(render):
+    for volume in ({"emptyDir": {}}, {"hostPath": {"path": "/run"}}):
+        objects = render(agent_volumes=[{"name": "v", **volume}])
+        labels = objects["Namespace autopilot-work"]["metadata"]["labels"]
+        assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+        assert objects["Role autopilot-work"]["metadata"]["namespace"] == "autopilot-work"
+        assert not any(
+            rule["resources"] == ["pods"] and "create" in rule["verbs"]
+            for rule in objects["Role autopilot"]["rules"]
+        )
+
+
+def test_every_key_that_a_mark_writes_is_in_the_policy_and_a_taint_only_where_it_is_on(render):
+    for variables, effects in (({}, []), ({"agent_taint": "NoSchedule"}, ["NoSchedule"])):
+        objects = render(**variables)
+        policy = objects["ValidatingAdmissionPolicy autopilot-agent-nodes"]["spec"]
+        text = " ".join(one["expression"] for one in policy["validations"])
+        for keys in written_keys(Rules()).values():
+            assert json.dumps(keys) in text
+        assert f"t.effect in {json.dumps(effects)}" in text
+        assert policy["failurePolicy"] == "Fail"
+        for name in objects:
+            kind, _space, own = name.partition(" ")
+            if kind == "ValidatingAdmissionPolicy":
+                binding = objects[f"ValidatingAdmissionPolicyBinding {own}"]["spec"]
+                assert binding == {"policyName": own, "validationActions": ["Deny"]}
 
 
 # ---- why an agent does not run ----
@@ -481,6 +640,18 @@ def test_pods_that_cannot_be_made_are_told_by_the_daemonset():
     }
     found = judge(DAEMONSET, [], [], [refused])
     assert reasons_of(found) == ["1 of 1 nodes: no pod yet: FailedCreate: violates PodSecurity"]
+
+
+def test_the_headline_names_the_nodes_that_still_run_the_previous_version():
+    found = seen(READY, {"pod-template-generation": "1"})
+    assert found.previous == ["a"]
+    assert headline(found._replace(wanted=3, ready=1)) == (
+        "has a ready pod of the new version on 1 of 3 nodes, of the previous version on 1 (a), "
+        "and none on 1"
+    )
+    # A pod of the previous version that does not work runs nothing.
+    found = seen({}, {"pod-template-generation": "1"})
+    assert found.previous == [] and headline(found) == "has a ready pod on 0 of 1 nodes"
 
 
 def test_nodes_with_the_same_reason_are_one_line():

@@ -14,7 +14,7 @@ import sys
 import agent_world
 import pytest
 from _health.node import registry
-from autopilot_agent.settings import AgentSettings
+from _health.agent.settings import AgentSettings
 
 PYTHONPATH = f"{agent_world.ROOT}/plugins/module_utils:{agent_world.ROOT}/src/agent"
 LEAST = {"NODE_NAME": "gpu07", "NAMESPACE": "autopilot", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
@@ -42,6 +42,7 @@ def test_defaults_are_those_of_the_documentation(path):
         "gpu_power",
         "pcie_bandwidth",
         "dcgm_diag",
+        "ping_mesh",
     )
     assert (settings.repeat_seconds, settings.invasive_seconds, settings.deep_level) == (
         3600,

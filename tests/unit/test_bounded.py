@@ -16,7 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import bounded
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import (
+    bounded,
+    detached,
+)
 
 
 #: Seconds beyond deadline and grace that ending something may take: two waits for SIGKILL to be
@@ -243,7 +246,7 @@ def lasting(report):
 
 def test_what_is_detached_stands_alone(tmp_path):
     with open(tmp_path / "file", "w"):
-        child = bounded.detach(lasting, 60, 5)
+        child = detached.detach(lasting, 60, 5)
     pid = child.values["pid"]
     facts = child.values["facts"]
     assert set(facts.pop("descriptors")) == {"/dev/null", "pipe"}
@@ -259,8 +262,8 @@ def test_what_is_detached_outlives_its_caller_and_not_its_lifetime():
     program = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_bounded import bounded, never_minding
-print(bounded.detach(lambda report: (report.close(), never_minding()), 1.5, 5).values["pid"])
+from test_bounded import detached, never_minding
+print(detached.detach(lambda report: (report.close(), never_minding()), 1.5, 5).values["pid"])
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
@@ -275,13 +278,13 @@ def test_what_is_detached_and_fails_says_so():
         report.stage("listening")
         raise OSError("no room")
 
-    child = bounded.detach(work, 60, 5)
+    child = detached.detach(work, 60, 5)
     assert child.mishap()["crashed"]["raised"] == "OSError: no room" and child.stage == "listening"
     assert gone(child.values["pid"])
 
 
 def test_what_is_detached_and_never_says_that_it_is_ready_is_killed():
-    child = bounded.detach(never_minding, 60, 0.5)
+    child = detached.detach(never_minding, 60, 0.5)
     assert child.mishap()["hung"] and gone(child.values["pid"])
 
 
@@ -291,7 +294,7 @@ def test_what_is_detached_and_gone_before_it_could_be_killed_is_no_error():
             time.sleep(2)  # holding the pipe
             os._exit(0)
 
-    child = bounded.detach(leaves_another, 60, 0.5)
+    child = detached.detach(leaves_another, 60, 0.5)
     assert child.mishap()["hung"] and gone(child.values["pid"])
 
 

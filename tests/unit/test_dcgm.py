@@ -394,6 +394,36 @@ def test_severities_that_mislead_are_overridden(shape, code, severity, expected)
     assert found(result) == [expected]
 
 
+@pytest.mark.parametrize("version", ["4.2.3", "4.4.1", "4.5.0", "4.6.0"])
+@pytest.mark.parametrize("test", ["software", "pcie"])
+def test_each_dcgm_4_gives_the_same_verdict(version, test):
+    """From 4.5.0 on the summary of a test repeats the warnings of its GPUs."""
+    faults = [
+        {"test": test, "gpu": 1, "id": 83, "severity": 6, "text": "reset it"},
+        {"test": test, "gpu": None, "id": 44, "severity": 2, "text": "the whole test broke"},
+    ]
+    result = judge(run(printed(faults=faults, version=version), 205))
+    assert found(result) == [
+        ("dcgm_reset", "fail", 1, "reset_gpu"),
+        ("dcgm_isolate", "fail", None, "drain_node"),
+    ]
+
+
+def test_lanes_that_all_gpus_lack_may_be_the_boards_design():
+    faults = [{"test": "pcie", "gpu": gpu, "id": 46, "severity": 5} for gpu in range(2)]
+    result = judge(run(printed(faults=faults), 226))
+    assert found(result) == [("pcie_width", "warn", gpu, "watch") for gpu in range(2)]
+    assert "like all GPUs of the node" in result.findings[0].message
+
+
+def test_a_gpu_that_dcgm_does_not_support():
+    text = "Error: Unable to run diagnostic on unsupported GPU 0.\n" + '{"DCGM Diagnostic": {}}'
+    (finding,) = judge(run(text, 234)).findings
+    assert (finding.code, finding.status) == ("no_result", "unknown")
+    assert "Error: Unable to run diagnostic on unsupported GPU 0." in finding.message
+    assert "the GPU is not supported" in finding.message and "{" not in finding.message
+
+
 @pytest.mark.parametrize(
     "model, status",
     [

@@ -130,8 +130,8 @@ def test_what_ends_a_job_was_seen_in_several_passes_in_a_row():
         (document(1, gpu07=[], gpu08=[LOST]), "warn_owner"),
         (document(1, gpu07=[UNKNOWN]), "continue"),
         (document(0, gpu07=[LOST]), "warn_owner"),
-        (document(1, minutes=121, gpu07=[LOST]), "warn_owner"),
-        (document(1, minutes=119, gpu07=[LOST]), "suspend"),
+        (document(1, minutes=26 * 60 + 1, gpu07=[LOST]), "warn_owner"),
+        (document(1, minutes=24 * 60, gpu07=[LOST]), "suspend"),
         (document(-1, gpu07=[LOST]), "warn_owner"),
     ],
     ids=[
@@ -170,14 +170,31 @@ def test_the_facts_carry_the_decision():
     )
 
 
+@pytest.mark.parametrize(
+    "minutes, decided",
+    [
+        ([0, 6 * 60, 12 * 60], ["warn_owner", "suspend", "suspend"]),
+        ([0, 5, 10, 5 * 60], ["warn_owner", "suspend", "suspend", "warn_owner"]),
+        ([0, 5, 5 * 60, 10 * 60], ["warn_owner", "suspend", "warn_owner", "suspend"]),
+        ([0, 6 * 60, 17 * 60, 41 * 60], ["warn_owner", "suspend", "suspend", "warn_owner"]),
+    ],
+    ids=["every six hours", "a pause", "every five hours from then on", "a day left out"],
+)
+def test_passes_in_a_row_follow_the_schedule_of_the_job(minutes, decided):
+    passes = [document(1 + at / 5, gpu07=[LOST]) for at in minutes]
+    assert decisions(SUSPEND, *passes) == decided
+
+
 def test_passes_that_are_too_far_apart_are_said_to_be():
-    first = decide(document(0, gpu07=[LOST]), SUSPEND)
-    late = decide(document(1, minutes=360, gpu07=[LOST]), SUSPEND, first.history)
+    history = None
+    for minute in (0, 5):
+        history = decide(document(minute / 5, gpu07=[HOT]), SUSPEND, history).history
+    late = decide(document(1 + 6 * 12, gpu07=[LOST]), SUSPEND, history)
     assert late.reason == (
-        "gpu07: GPU 3 (03:00.0): says gpu_lost (would suspend, seen in 1 of 2 passes; the one "
-        "before, 6.0 h ago, does not count,"
-        " nor does any that is more than 2 h apart)"
+        "gpu07: GPU 3 (03:00.0): says gpu_lost (would suspend, seen in 1 of 2 passes; the pass "
+        "before does not count: 6.0 h ago, more than 2 h)"
     )
+    first = decide(document(0, gpu07=[LOST]), SUSPEND)
     in_time = decide(document(1, minutes=119, gpu07=[HOT]), SUSPEND, first.history)
     assert in_time.reason.endswith("(would suspend, seen in 1 of 2 passes)")
 

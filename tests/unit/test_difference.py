@@ -819,6 +819,33 @@ def test_a_burst_of_packets_sent_again_is_no_bad_link_yet(minutes, status, actio
     assert ("new_pcie_replays", status, action, 1) in brief(changes(before(), now))
 
 
+@pytest.mark.parametrize(
+    "path, was, is_now, fact",
+    [
+        (of("ecc_errors", 1, "aggregate", "corrected"), 50, 0, "lifetime corrected errors 0"),
+        (of("remapped_rows", 1, "rows", "uncorrectable"), 2, 1, "uncorrectable remapped rows 1"),
+        (of("remapped_rows", 1, "pages", "double_bit"), 1, 0, "retired pages (double bit) 0"),
+        (of("pcie_link", 1, "aer", "correctable"), 2, 0, "correctable PCIe errors 0"),
+        (("readings", "infiniband", "ports", 0, "counters"), {"link_downed": 1}, {}, "link downed"),
+        (("readings", "storage", "disks", 0, "ioerr_count"), 3, 0, "failed commands 0"),
+        (("readings", "memory_and_cpu", "edac", 0, "ce"), 4, 0, "corrected errors 0"),
+    ],
+)
+def test_a_lasting_counter_that_decreased_within_a_boot_is_unknown(path, was, is_now, fact):
+    old = before()
+    put(old, path, was)
+    (finding,) = said((path, is_now), old=old)
+    assert (finding.code, finding.status) == ("counters_decreased", "unknown")
+    assert finding.message.startswith(fact) and "was " in finding.message
+
+
+def test_a_disk_counter_that_wrapped_has_grown():
+    path = ("readings", "storage", "disks", 0, "ioerr_count")
+    old = before()
+    put(old, path, (1 << 32) - 1)
+    assert [finding.code for finding in said((path, 3), old=old)] == ["new_disk_errors"]
+
+
 def test_without_persistence_counters_go_back_by_themselves():
     old, now = before(), fresh(hour_later())
     for document in (old, now):
@@ -865,6 +892,31 @@ def test_a_gpu_that_is_gone():
         brief(findings) == [("gpu_gone", "fail", "reboot_node", 1)]
         and findings[0].subject.uuid == "GPU-bbbb"
     )
+
+
+HELD = [{"pid": 4242, "name": "python3", "state": "S", "memory": GB, "started": 9.0}]
+
+
+@pytest.mark.parametrize(
+    "uuids, status, missing",
+    [
+        (("GPU-aaaa", None), "unknown", ["GPU-bbbb"]),
+        (("GPU-cccc", "GPU-dddd"), "unknown", ["GPU-aaaa", "GPU-bbbb"]),
+        (("GPU-aaaa", "GPU-bbbb"), "skip", []),
+    ],
+    ids=["one cannot be seen", "others are seen", "all are seen"],
+)
+def test_a_snapshot_of_another_scope_loses_no_gpu(uuids, status, missing):
+    """Of the host, and now in a container that was given some of its GPUs."""
+    then, now = before(), renamed(hour_later(), dict(zip(UUIDS, uuids)))
+    then["scope"], now["scope"] = "host", "container pid:[4026532201], GPUs GPU-aaaa"
+    now["readings"]["gpu_processes"]["gpus"][0]["processes"] = HELD
+    findings = changes(then, now)
+    assert [(one.code, one.status, one.evidence["missing"]) for one in findings] == [
+        ("not_compared", status, missing)
+    ]
+    now["scope"] = "host"
+    assert {one.code for one in changes(then, now)} & {"gpu_gone", "gpu_swapped", "left_processes"}
 
 
 def test_a_gpu_that_does_not_answer_is_not_said_to_be_gone():

@@ -122,6 +122,13 @@ def slow_pair(pair, value, healthy=390):
 EIGHT = [gpu(index) for index in range(8)]
 PAIRED = [gpu(index, NVL, to(index ^ 1, 12)) for index in range(4)]
 WIRED = [gpu(index, V100, to(index ^ 1, 2)) for index in range(4)]
+FOUR_A100, FOUR_H100 = (
+    [
+        gpu(index, name, [end for n in range(4) if n != index for end in to(n, links)])
+        for index in range(4)
+    ]
+    for name, links in (("NVIDIA A100-SXM4-40GB", 4), (H100, 6))
+)
 CARDS = [gpu(index, L40S, numa=index // 4) for index in range(8)]
 BELOW_SWITCHES = [
     gpu(
@@ -174,6 +181,15 @@ TABLE = {
         "pass",
         [],
     ),
+    "a board of four A100": (node(FOUR_A100, 93), {}, "pass", []),
+    "a board of four A100, slow": (node(FOUR_A100, slow_with(1, 60, 93)), {}, "fail", [(*LOW, 1)]),
+    "a board of four H100": (node(FOUR_H100, 135), {}, "pass", []),
+    "a board of four H100, slow": (
+        node(FOUR_H100, slow_pair((0, 1), 100, 135)),
+        {},
+        "fail",
+        [(*LOW, 0)],
+    ),
     "wired": (node(WIRED[:2], 48), {}, "pass", []),
     "wired, half of it": (node(WIRED[:2], 24), {}, "fail", [(*LOW, 0)]),
     # against the node's other pairs
@@ -213,6 +229,18 @@ TABLE = {
         {"minimum": 200},
         "pass",
         [],
+    ),
+    "a minimum that the bridges of the pair cannot carry": (
+        node(PAIRED[:2], 256),
+        {"minimum": 335},
+        "warn",
+        [("minimum_too_high", "warn", "fix_configuration", None)],
+    ),
+    "the same, and the pair is slow": (
+        node(PAIRED[:2], 50),
+        {"minimum": 335},
+        "fail",
+        [("minimum_too_high", "warn", "fix_configuration", None), (*LOW, 0)],
     ),
     "the minimum on cards": (node(CARDS[:2], 11), {"minimum": 20}, "fail", [(*LOW, 0)]),
     # access

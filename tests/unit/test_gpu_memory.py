@@ -349,12 +349,71 @@ def test_the_table_is_consistent_and_knows_the_models():
         "NVIDIA B200": 8000,
         "Tesla V100-SXM2-16GB": 897,
         "NVIDIA GH200 480GB": 4000,
+        "NVIDIA GH200 144G HBM3e": 4900,
+        "NVIDIA H20-3e": 4800,
+        "NVIDIA H100 64GB HBM2": 2039,
+        "NVIDIA H100 SXM5 64GB": 2039,
+        "NVIDIA H100 94GB HBM2e": 2039,
+        "NVIDIA H100 SXM5 96GB": 2039,
+        "NVIDIA A100-SXM-64GB": 1640,
+        "NVIDIA A100X": 2039,
+        "NVIDIA A800-SXM4-80GB": 2039,
+        "NVIDIA A30X": 1223,
+        "NVIDIA L40": 864,
+        "NVIDIA L40G": 864,
+        "NVIDIA L20": 864,
+        "NVIDIA L2": 300,
+        "NVIDIA A2": 200,
+        "NVIDIA A16": 200,
+        "NVIDIA T4G": 320,
+        "NVIDIA RTX A6000": 768,
+        "NVIDIA RTX A4000": 448,
+        "NVIDIA RTX 6000 Ada Generation": 960,
+        "NVIDIA RTX 5880 Ada Generation": 960,
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition": 1597,
+        "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition": 1597,
+        "NVIDIA RTX PRO 5000 Blackwell": 1344,
+        "NVIDIA RTX PRO 4500 Blackwell": 896,
+        "Quadro GV100": 870,
+        "Quadro RTX 8000": 672,
+        "Quadro RTX 5000": 448,
+        "Tesla P100-SXM2-16GB": 732,
+        "Tesla P100-PCIE-12GB": 549,
+        "Tesla P40": 346,
+        "Tesla V100-DGXS-32GB": 897,
+        "Tesla V100-FHHL-16GB": 829,
+        "NVIDIA GB10": 273,
     }
     assert {name: round(memory_bandwidth_of(name).peak / 1e9) for name in peaks} == peaks
     assert [
         memory_bandwidth_of(name) for name in ("NVIDIA H100-80C", "NVIDIA L40S-48C", "GRID T4-16C")
     ] == [None] * 3
     assert memory_bandwidth_of(NEW) is None and memory_bandwidth_of(None) is None
+
+
+#: Names of models whose names begin alike.
+ALIKE = (
+    "NVIDIA GB300|NVIDIA GB200|NVIDIA H100 NVL|NVIDIA A100-SXM4-80GB|NVIDIA A10|NVIDIA A40|"
+    "NVIDIA A30|NVIDIA A100X|NVIDIA A16|NVIDIA A2|NVIDIA L2|NVIDIA L20|NVIDIA L40|NVIDIA L40S|"
+    "NVIDIA H20|NVIDIA H20-3e|NVIDIA H200|NVIDIA H200 NVL|NVIDIA GH200 480GB|"
+    "NVIDIA GH200 144G HBM3e|NVIDIA H100 PCIe|NVIDIA H100 80GB HBM3|Tesla T4|NVIDIA T4G"
+).split("|")
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_a_name_has_the_same_row_in_any_case_and_with_any_vendor(name):
+    row = memory_bandwidth_of(name)
+    model = name.split(" ", 1)[1]
+    for other in (model, f"Tesla {model}", name.upper(), name.lower(), f"{name} "):
+        assert memory_bandwidth_of(other) is row
+
+
+@pytest.mark.parametrize("size", ["64GB", "94GB", "96GB"])
+@pytest.mark.parametrize("board", ["", "SXM5 "])
+def test_a_name_without_the_kind_of_memory_has_the_lower_thresholds(board, size):
+    row = memory_bandwidth_of(f"NVIDIA H100 {board}{size}")
+    assert row is memory_bandwidth_of("NVIDIA H100 64GB HBM2e")
+    assert row.fail < memory_bandwidth_of("NVIDIA H100 80GB HBM3").fail
 
 
 def test_the_chains_end_where_exact_arithmetic_ends_them():

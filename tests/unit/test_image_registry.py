@@ -392,7 +392,8 @@ def test_words_of_findings():
     assert said == "connection failed twice: at auth.example.com: so it is"
     assert judge({"images": [trouble("tls", "not_trusted")]}, {"ca_file": "/a"}).status == "fail"
     assert (
-        "no credentials are given" in judge({"images": [trouble("manifest", "denied")]}, {}).summary
+        "no credentials are given for this registry (options auth_file, or username and password)"
+        in judge({"images": [trouble("manifest", "denied")]}, {}).summary
     )
     assert (
         "no credentials"

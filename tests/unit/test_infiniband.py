@@ -509,3 +509,24 @@ def test_nothing_read_is_unknown():
         judge(readings, {}).status
         for readings in ({}, {"ports": None}, {"ports": [None]}, {"ports": [{}]}, [], None)
     ] == ["unknown"] * 6
+
+
+@pytest.mark.parametrize(
+    "counter, end, code",
+    [
+        ("link_downed", 255, "port_flaps"),
+        ("link_error_recovery", 255, "port_errors"),
+        ("local_link_integrity_errors", 15, "port_errors"),
+        ("excessive_buffer_overrun_errors", 15, "port_errors"),
+    ],
+)
+def test_a_counter_at_its_end_is_found_after_any_time(counter, end, code):
+    """Divided by the time since boot it falls below any limit."""
+    for count, status in ((end, "warn"), (1, "pass")):
+        ports = eight(counters={counter: count})
+        result = judge({"ports": ports, "uptime_seconds": 1000 * DAY}, {})
+        assert result.status == status
+    assert (
+        told(judge({"ports": eight(counters={counter: end}), "uptime_seconds": None}, {}))[1][0][0]
+        == code
+    )

@@ -125,6 +125,18 @@ def test_a_whole_document_is_a_figure():
     assert iperf3.parse_client(ended(TEXT + "\n"), reverse=True) == FIGURE
 
 
+def test_a_refusal_of_iperf3_3_9_is_in_stderr():
+    """Debian 11 and Ubuntu 22.04 have it; its document has no error."""
+    refused = ended(
+        json.dumps({"start": {}, "intervals": [], "end": {}}),
+        "iperf3: error - unable to connect to server: Connection refused\n",
+        1,
+    )
+    error = iperf3.parse_client(refused, reverse=False)["error"]
+    assert error["reason"] == "refused"
+    assert error["message"] == "unable to connect to server: Connection refused"
+
+
 def test_no_part_of_a_document_is_a_figure():
     found = {
         reason(iperf3.parse_client(ended(TEXT[:length]), reverse=True))

@@ -340,6 +340,26 @@ def test_all_are_told_once_until_it_changes(act, web, smtp):
     assert (len(web.got), len(smtp.got)) == (4, 2)
 
 
+def test_names_that_nodes_sent_are_no_markup_and_no_header(act, web, smtp):
+    hostile = dict(finding(), message="<!channel> <https://x|y> &\x1b[31m\u202e\nBcc: eve@evil.org")
+    notify = {"slack": f"{web.url}/services/T0/200", "mail": smtp.options}
+    assert len(act(0, [hostile], dry_run=False, notify=notify)["notified"]) == 2
+    text = dict(web.got)["/services/T0/200"]["text"]
+    assert "&lt;!channel&gt; &lt;https://x|y&gt; &amp;?[31m?" in text
+    (letter,) = smtp.got
+    body = letter.get_payload()[0].get_payload()
+    assert "Bcc" not in letter and "\x1b" not in body and "\nBcc" not in body
+
+
+def test_a_password_does_not_cross_the_network_in_clear(act, smtp):
+    login = {**smtp.options, "username": "autopilot", "password": "hush"}
+    result = act(dry_run=False, notify={"mail": login})
+    assert result["failed"] and "notify.mail.starttls: False is invalid" in result["msg"]
+    assert "hush" not in result["msg"] and not smtp.got
+    allowed = act(1, dry_run=False, notify={"mail": {**login, "allow_plaintext_login": True}})
+    assert "notify.mail.starttls" not in allowed.get("msg", "")
+
+
 def test_who_could_not_be_told_is_an_error_and_told_with_the_next_pass(act, web, smtp):
     notify = {"webhook": f"{web.url}/secret/500", "mail": {**smtp.options, "to": ["jane@nowhere"]}}
     result = act(0, dry_run=False, notify=notify)
@@ -571,6 +591,10 @@ def test_without_a_way_to_act_it_is_only_told(act, web):
         (
             {"notify": {"mail": {"host": "h", "sender": "a@b", "to": []}}},
             "notify.mail.to: [] is invalid",
+        ),
+        (
+            {"notify": {"webhook": "http://hooks.example.org/hush-hush"}},
+            "notify.webhook: http:// at hooks.example.org is invalid, because the URL would cross",
         ),
         ({"notify": {"pager": 1}}, "notify"),
         ({"act": {"slurm": {"job_id": "4711; rm"}}}, "act.slurm.job_id: '4711; rm' is invalid"),

@@ -8,6 +8,7 @@ it ends, what was lost.
 from __future__ import annotations
 
 import errno
+import json
 import os
 
 import pytest
@@ -181,3 +182,49 @@ def test_a_journal_entry_that_is_not_understood_is_passed_over():
         kernel_log.Record(None, 8, 3, "hi"),
         None,
     ]
+
+
+def entry(usec, text):
+    return json.dumps({"_SOURCE_MONOTONIC_TIMESTAMP": str(usec), "MESSAGE": text, "PRIORITY": "6"})
+
+
+@pytest.mark.parametrize(
+    "entries, texts, first_usec, overwritten",
+    [
+        (
+            [(0, "Linux version"), (5, "old"), (70, "new")],
+            ["Linux version", "old", "new"],
+            0,
+            False,
+        ),
+        ([(2_000_000, "late"), (7_000_000, "new")], ["late", "new"], 2_000_000, True),
+        (
+            [
+                (0, "Linux version"),
+                (9, "/dev/kmsg buffer overrun, some messages lost."),
+                (70, "new"),
+            ],
+            ["Linux version", "/dev/kmsg buffer overrun, some messages lost.", "new"],
+            0,
+            True,
+        ),
+        ([(8_000_000, "newer than all")], ["new"], 70, True),
+        ([], ["new"], 70, True),
+    ],
+    ids=["whole", "since later", "with a gap", "nothing older", "no journal"],
+)
+def test_what_the_kernel_dropped_is_taken_from_the_journal(
+    tmp_path, monkeypatch, entries, texts, first_usec, overwritten
+):
+    kept = 7_000_000 if first_usec == 2_000_000 else 70
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/journalctl").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/kmsg").write_text(f"6,500,{kept},-;new\n", encoding="utf-8")
+    lines = "\n".join(entry(usec, text) for usec, text in entries)
+    log = kernel_log.read(
+        Host(str(tmp_path)), lambda argv, seconds: Completed(list(argv), 0, lines, "", 0.1)
+    )
+    assert [record.text for record in log.records] == texts
+    assert (log.source, log.first_usec, log.overwritten) == ("kmsg", first_usec, overwritten)

@@ -31,6 +31,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient impo
     sequence,
     text,
     whole_number,
+    parse_json,
 )
 
 
@@ -215,3 +216,10 @@ def test_numbers_are_no_booleans():
     assert [whole_number(value) for value in (True, 1.0, -1, 3)] == [None, None, None, 3]
     assert [positive(value) for value in (0, -1, 0.5)] == [None, None, 0.5]
     assert number(5, 6) is None and whole_number(5, 0, 4) is None
+
+
+def test_json_that_is_nested_too_deep_is_invalid_json():
+    assert parse_json(b'{"a": [1]}') == {"a": [1]}
+    for broken in ("[" * 100_000, '{"a":' * 100_000, "nonsense"):
+        with pytest.raises(ValueError):
+            parse_json(broken)

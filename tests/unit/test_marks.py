@@ -263,9 +263,10 @@ def test_a_warning_says_whether_it_could_not_be_told():
         == "could not tell: the driver hangs"
     )
     known = State(WARN, "GPU 3: remap pending", "somebody", "r0", NOW - HOUR)
-    assert say(known, Checked("unknown", "the driver hangs")).state == known
+    untold = say(known, Checked("unknown", "the driver hangs")).state
+    assert untold == known._replace(fitness="unknown")
     worse = say(known, Checked("fail", "GPU 3 is lost")).state
-    assert worse == State(WARN, "GPU 3 is lost", "me", "r1", NOW - HOUR)
+    assert worse == State(WARN, "GPU 3 is lost", "me", "r1", NOW - HOUR, fitness="unfit")
 
 
 @pytest.mark.parametrize(
@@ -458,6 +459,19 @@ def condition(node):
     )
 
 
+def fitness(node):
+    return node["metadata"]["labels"].get("autopilot.gpu/fitness")
+
+
+def reason(node):
+    return next(
+        (one["reason"] for one in node["status"]["conditions"] if one["type"] == "GPUHealthy"), None
+    )
+
+
+CONDITION_OF = {"fit": "True", "unfit": "False", "unknown": "Unknown", None: None}
+
+
 def taints(node):
     return [
         (taint["key"], taint["value"], taint["effect"])
@@ -483,7 +497,11 @@ def test_what_is_written_is_read_again_and_needs_no_second_write():
         )
         read = mark_on_node.read(after, ALL, NOW)
         assert read.mark == decision.state.mark
-        assert condition(after) == (MARKS[read.mark].condition or None)
+        assert condition(after) == CONDITION_OF[fitness(after)] or (
+            (read.mark, fitness(after), condition(after)) == (TESTING, "fit", "Unknown")
+        )
+        if read.mark in (PASS, EVICT):
+            assert fitness(after) == ("fit" if read.mark == PASS else "unfit")
         assert (
             (OURS in taints(after))
             == (read.mark == EVICT)
@@ -494,6 +512,75 @@ def test_what_is_written_is_read_again_and_needs_no_second_write():
             and after["metadata"]["annotations"]["other"] == "1"
             and after["spec"]["podCIDR"]
         )
+
+
+#: Events, then label, fitness, condition and its reason.
+FITNESS = {
+    "checks pass": ([Checked("pass")], "PASS", "fit", "True", "AutopilotPass"),
+    "checks warn": ([Checked("warn", "hot")], "WARN", "fit", "True", "AutopilotWarn"),
+    "checks fail": (
+        [Checked("fail", "GPU 3", code="row_remap_failure")],
+        *("WARN", "unfit", "False", "row_remap_failure"),
+    ),
+    "checks cannot tell": ([Checked("unknown")], "WARN", "unknown", "Unknown", "AutopilotWarn"),
+    "checks fail, then cannot tell": (
+        [Checked("fail", "x", code="gpu_lost"), Checked("unknown", "the driver hangs")],
+        *("WARN", "unfit", "False", "gpu_lost"),
+    ),
+    "checks fail, then are skipped": (
+        [Checked("fail", "x", code="gpu_lost"), Checked("skip")],
+        *("WARN", "unfit", "False", "gpu_lost"),
+    ),
+    "checks fail, then pass": (
+        [Checked("fail", "x", code="gpu_lost"), Checked("pass")],
+        *("PASS", "fit", "True", "AutopilotPass"),
+    ),
+    "a code that is none": (
+        [Checked("fail", "x", code="Bad code!")],
+        *("WARN", "unfit", "False", "AutopilotWarn"),
+    ),
+    "testing a fit node": (
+        [Checked("pass"), Began("mine", HOUR)],
+        *("TESTING", "fit", "Unknown", "AutopilotTesting"),
+    ),
+    "testing an unfit node": (
+        [Checked("fail", "x", code="gpu_lost"), Began("mine", HOUR)],
+        *("TESTING", "unfit", "False", "gpu_lost"),
+    ),
+    "a diagnostic fails": (
+        [Checked("pass"), Began("mine", HOUR), Ended("mine", "failed", 3), Checked("pass")],
+        *("WARN", "unfit", "False", "deep_diagnostic_failed"),
+    ),
+    "a diagnostic fails, then passes": (
+        [
+            *(Began("mine", HOUR), Ended("mine", "fatal", 3)),
+            *(Began("mine", HOUR), Ended("mine", "pass", 3)),
+        ],
+        *("PASS", "fit", "True", "AutopilotPass"),
+    ),
+    "a person evicts": ([Checked("pass"), Set(EVICT)], "EVICT", "unfit", "False", "AutopilotEvict"),
+    "a person warns": (
+        [Checked("pass"), Set(WARN)],
+        *("WARN", "unknown", "Unknown"),
+        "AutopilotWarn",
+    ),
+    "a person passes": (
+        [Checked("fail", "x", code="gpu_lost"), Set(PASS)],
+        *("PASS", "fit", "True", "AutopilotPass"),
+    ),
+    "nothing is known": ([Refresh()], None, None, None, None),
+    "all is removed": ([Checked("fail", "x", code="gpu_lost"), Removed()], None, None, None, None),
+}
+
+
+@pytest.mark.parametrize("case", FITNESS)
+def test_unfit_is_not_what_could_not_be_told(case):
+    events, *expected = FITNESS[case]
+    node = a_node()
+    for event in events:
+        node, _decision = told(node, event)
+    assert [label(node), fitness(node), condition(node), reason(node)] == expected
+    assert told(node, Refresh())[1].patch is None
 
 
 @pytest.mark.parametrize(
@@ -611,7 +698,10 @@ def test_whatever_stands_in_a_record_evict_stays_and_testing_ends(record, value)
 )
 def test_nodes_that_lack_everything(node):
     decision = mark_on_node.decide(node, Checked("pass"), ALL, NOW, "me")
-    assert decision.state.mark == PASS and decision.patch["metadata"]["labels"] == {KEY: "PASS"}
+    assert decision.state.mark == PASS and decision.patch["metadata"]["labels"] == {
+        KEY: "PASS",
+        "autopilot.gpu/fitness": "fit",
+    }
 
 
 events = st.one_of(
@@ -772,7 +862,8 @@ def test_a_refused_evict_warns_and_says_why():
     assert (
         decision.state.reason == "not marked EVICT because 2 of 20 are EVICT already: PCIe of GPU 3"
     )
-    node, decision = told(a_node("PASS"), Set(EVICT), ALL, refusal="2 of 20 are EVICT already")
+    known, _decision = told(a_node("PASS"), Refresh(), ALL)
+    node, decision = told(known, Set(EVICT), ALL, refusal="2 of 20 are EVICT already")
     assert (label(node), decision.refused, decision.patch) == (
         "PASS",
         "2 of 20 are EVICT already",

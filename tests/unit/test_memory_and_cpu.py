@@ -356,6 +356,11 @@ def test_what_is_said(case):
             "CPU_SrcID#0_MC#0_Chan#1_DIMM#0",
         ),
         (
+            host(edac=[dict(controller(0, 0, 5), name=None)]),
+            {},
+            "memory mc0: mc0: 5 uncorrected memory errors since boot",
+        ),
+        (
             host(),
             {"minimum_memory_gib": 2048},
             "2015.0 GiB of memory, expected at least 2048 (minimum_memory_gib)",

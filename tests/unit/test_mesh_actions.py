@@ -215,7 +215,7 @@ def test_two_names_for_one_machine_are_left_out_and_said_and_no_path_between_the
         interfaces={"a": ["eth1", "eth2"], "b": ["eth1", "eth2"], "c": ["eth1"], "c-ib": ["eth2"]}
     )
     made = plan.make(mesh_plan.without_duplicates(hosts), wanted, 1e9, "r")
-    assert set(plan.shares(made)) == {"a", "b"}
+    assert set(plan.shares(made, b"secret")) == {"a", "b"}
     said = {
         one["host"]: (one["finding"]["status"], one["finding"]["message"])
         for one in made["left_out"]

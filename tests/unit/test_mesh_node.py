@@ -7,6 +7,7 @@ handshake of a pair.
 
 from __future__ import annotations
 
+import hmac
 import json
 import math
 import os
@@ -49,6 +50,7 @@ PAIR = {
     "peer": "b",
     "peer_address": "127.0.0.3",
     "side": "client",
+    "key": "0f" * 16,
     "handshake_seconds": 0.4,
     "leg_seconds": 1.0,
     "slack_seconds": 0.3,
@@ -105,7 +107,7 @@ def test_a_share_is_accepted():
     ],
 )
 def test_every_share_of_a_plan_is_accepted(settings):
-    shares = plan.shares(make(fleet(9), **settings))
+    shares = plan.shares(make(fleet(9), **settings), b"secret")
     assert len(shares) == 9
     for one in shares.values():
         accepted_share(json.loads(json.dumps(one)), one["start"] - 5)
@@ -292,8 +294,9 @@ def ends():
     """Both ends of a handshake on loopback, named after their hosts."""
     made = {}
 
-    def make(host, peer, address, peer_address, run="r", round=0):
+    def make(host, peer, address, peer_address, run="r", round=0, key=PAIR["key"]):
         window = dict(PAIR, peer=peer, address=address, peer_address=peer_address, round=round)
+        window["key"] = key
         made[host] = Handshake(run, host, window)
         return made[host]
 
@@ -351,6 +354,12 @@ def test_only_the_same_run_round_and_pair_counts(ends):
     assert one.heard == 1
 
 
+def signed(body):
+    """The datagram with the code of the pair's key before it."""
+    key = bytes.fromhex(PAIR["key"])
+    return hmac.new(key, body, "sha256").hexdigest()[:32].encode() + body
+
+
 GOOD = {
     "mesh": "r",
     "round": 0,
@@ -384,11 +393,39 @@ GOOD = {
 )
 def test_a_datagram_is_counted_when_it_is_understood(ends, data, heard, port):
     one = ends("a", "b", "127.0.0.2", "127.0.0.3")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-        stranger.sendto(data, ("127.0.0.2", 5300))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+        peer.bind(("127.0.0.3", 0))
+        peer.sendto(signed(data), ("127.0.0.2", 5300))
     time.sleep(0.02)
     one.hear(True)
     assert (one.heard, one.peer_port, one.reading()["offset_seconds"]) == (heard, port, None)
+
+
+def test_a_sender_without_the_key_or_from_elsewhere_is_not_believed(ends):
+    one = ends("a", "b", "127.0.0.2", "127.0.0.3")
+    body = json.dumps(GOOD).encode()
+    for sender, code in (("127.0.0.3", b"0" * 32), ("127.0.0.9", signed(body)[:32])):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            stranger.bind((sender, 0))
+            stranger.sendto(code + body, ("127.0.0.2", 5300))
+            stranger.sendto(body, ("127.0.0.2", 5300))
+        time.sleep(0.02)
+        one.hear(True)
+    assert (one.heard, one.peer_port) == (0, None)
+    ends("b", "a", "127.0.0.3", "127.0.0.2", key="f0" * 16).step(1)
+    time.sleep(0.02)
+    one.hear(True)
+    assert one.heard == 0
+
+
+def test_a_peer_has_heard_no_more_than_was_sent(ends):
+    one = ends("a", "b", "127.0.0.2", "127.0.0.3")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+        peer.bind(("127.0.0.3", 0))
+        peer.sendto(signed(json.dumps(dict(GOOD, heard=1 << 60)).encode()), ("127.0.0.2", 5300))
+    time.sleep(0.02)
+    one.hear(True)
+    assert (one.heard, one.reading()["peer_heard"]) == (1, one.sent)
 
 
 def test_a_port_that_is_taken_is_said_and_no_silence(ends):

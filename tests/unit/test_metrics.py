@@ -598,6 +598,7 @@ def test_bandwidth_is_that_to_the_gpu_in_gigabytes():
     "check, health, code",
     [
         ("remapped_rows", "remapped", "row_remap_pending"),
+        ("remapped_rows", "remapped", "row_remap_failure"),
         ("gpu_power", "power-slowdown", "hw_slowdown"),
         ("gpu_power", "power-slowdown", "hw_thermal_slowdown"),
         ("gpu_power", "power-slowdown", "power_brake"),
@@ -1107,6 +1108,10 @@ def test_the_file_of_a_run_that_ended_early_says_that_it_is_incomplete():
         (
             lambda data: data["groups"][0]["samples"].insert(0, ["a", {}, math.inf]),
             r"groups\[0\]\.samples\[0\]: inf is not a finite number",
+        ),
+        (
+            lambda data: data["groups"][0]["samples"].insert(0, ["a", {}, 10**400]),
+            r"groups\[0\]\.samples\[0\]: 10{39} is not a finite number",
         ),
         (
             lambda data: data["groups"][0]["samples"].insert(0, ["a", None, 1]),

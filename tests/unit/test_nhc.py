@@ -49,7 +49,7 @@ def test_a_file_of_azure():
     taken = nhc.read(FILE, "gpu07.example.com").to_dict()
     assert taken["checks_options"] == {
         "infiniband": {"ports": {"mlx5_0:1": 400.0, "mlx5_1:1": 400.0}},
-        "ethernet": {"interfaces": ["lo", "eth0"]},
+        "ethernet": {"present_interfaces": ["lo", "eth0"]},
         "xid_errors": {"since": 7200.0},
         "pcie_bandwidth": {"minimum": 52.0},
         "ecc_errors": {"dram_corrected_limit": 20000000, "sram_corrected_limit": 10000},
@@ -211,7 +211,10 @@ LINES = {
     "check_nvsmi_healthmon": ({}, "exit status"),
     "check_gpu_ecc": ({}, "flags"),
     "check_gpu_ecc 5": ({"ecc_errors": {"dram_corrected_limit": 5}}, "flags"),
-    "check_hw_ib 200": ({"infiniband": {"minimum_rate_gbps": 200.0}}, "exactly"),
+    "check_hw_ib 200": (
+        {"infiniband": {"minimum_rate_gbps": 200.0, "expected_ports": 1}},
+        "exactly",
+    ),
     "check_hw_eth": ({}, "missing"),
     "check_fs_mount /data nas:/export nfs": (
         {"nfs_mounts": {"mounts": [{"server": "nas", "path": "/export", "mount_point": "/data"}]}},
@@ -290,3 +293,15 @@ def test_the_filter():
             nhc_conf(wrong, "gpu01")
     with pytest.raises(AnsibleFilterError, match="host: 5 is invalid"):
         nhc_conf(FILE, 5)
+
+
+def test_a_file_for_amd_gpus_expects_no_gpu_of_nvidia():
+    taken = nhc.read(
+        " * || check_hw_cpuinfo 2 96 96\n * || check_gpu_bw 48 44\n"
+        " * || check_gpu_count 16 rocm\n * || check_rccl_allreduce 314 1 16G\n",
+        "gpu01",
+    )
+    assert (taken.expected_gpus, set(taken.options)) == (None, {"memory_and_cpu"})
+    assert [one["reason"] for one in taken.not_taken] == [
+        "the file is for AMD GPUs, which no check reads"
+    ] * 3

@@ -43,6 +43,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
     judge_run,
 )
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._verdict import controller_snapshots
 
 GPU = {"index": 3, "uuid": "GPU-d", "pci": "00000000:5D:00.0", "name": "H100"}
 CORE = Path(__file__).resolve().parents[2] / "plugins/module_utils"
@@ -312,13 +313,13 @@ def recorded(several):
 def test_the_controllers_copy_is_the_nodes(host):
     kept = around_pass.kept("job42", outcomes(), HostSettings(host_root=host.root))
     facts = {"gpus": [GPU], "driver_version": "580"}
-    copied = around_pass.controller_copy(
+    copied = controller_snapshots.controller_copy(
         json.loads(json.dumps(recorded([*outcomes(), kept]))), {key: facts[key] for key in facts}
     )
     own = store.read_back("job42", host)["snapshot"]
     assert {**copied, "gpus": None} == {**own, "gpus": None}
-    assert around_pass.controller_copy(recorded(outcomes()), facts) is None
-    assert around_pass.controller_copy({"node_changes": None, "x": 3}, {}) is None
+    assert controller_snapshots.controller_copy(recorded(outcomes()), facts) is None
+    assert controller_snapshots.controller_copy({"node_changes": None, "x": 3}, {}) is None
 
 
 def test_a_run_is_judged_again_from_its_document(host):

@@ -11,8 +11,8 @@ import threading
 import pytest
 
 from ansible_collections.autopilot.gpu.plugins.action import node_checks
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import store
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import on_node
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._verdict import controller_snapshots
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import o
     ],
 )
 def test_what_is_no_copy_is_said_and_holds_nobody_up(tmp_path, make, said):
-    path = store.controller_path(str(tmp_path), "job42", "gpu01")
+    path = controller_snapshots.controller_path(str(tmp_path), "job42", "gpu01")
     os.makedirs(os.path.dirname(path))
     make(path)
     found = []

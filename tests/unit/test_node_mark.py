@@ -43,6 +43,13 @@ def row(**more):
     "document, options, event",
     [
         (row(findings=[{"message": word} for word in "abcd"]), {}, Checked("fail", "a; b; c")),
+        (
+            row(findings=[{"message": "a", "code": "gpu_lost"}]),
+            {},
+            Checked("fail", "a", code="gpu_lost"),
+        ),
+        (row(status="warn", fit="unfit"), {}, Checked("fail")),
+        (row(status="fail", fit="could_not_tell"), {}, Checked("unknown")),
         (row(findings=[{"message": "a"}]), {"reason": "seen"}, Checked("fail", "seen")),
         (row(), {"host": "gpu08"}, Checked("pass")),
         (row(status=None), {}, Checked("unknown")),

@@ -454,6 +454,7 @@ NAMES = {
     "Tesla V100-PCIE-32GB": ("none", 0),
     "Tesla V100-SXM2-16GB": ("wired", 6),
     "Tesla V100-SXM3-32GB": ("switched", 6),
+    "Tesla V100-DGXS-32GB": ("wired", 6),
     "NVIDIA B200": ("switched", 18),
     "NVIDIA GB200": ("switched", 18),
     "NVIDIA B300 SXM6 AC": ("switched", 18),
@@ -464,6 +465,14 @@ NAMES = {
     "NVIDIA RTX A6000": ("bridged", 4),
     "NVIDIA RTX 6000 Ada Generation": ("none", 0),
     "Quadro RTX 8000": ("bridged", 2),
+    "Quadro GV100": ("bridged", 4),
+    "NVIDIA H100 64GB HBM2e": ("switched", 18),
+    "NVIDIA H100 SXM5 94GB": ("switched", 18),
+    "NVIDIA L40G": ("none", 0),
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": ("none", 0),
+    "NVIDIA RTX 6000D": ("none", 0),
+    "NVIDIA RTX A4000": ("none", 0),
+    "Tesla V100-FHHL-16GB": ("none", 0),
 }
 
 

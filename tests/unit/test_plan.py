@@ -583,7 +583,7 @@ def test_a_host_of_which_too_little_is_known(change, code):
     made = make(fleet(6, n2=change))
     assert left_out(made) == [("n2", None, None, "unknown", code, "watch")]
     assert paired(made)["eth1"] == names(1, 3, 4, 5, 6)
-    assert "n2" not in plan.shares(made)
+    assert "n2" not in plan.shares(made, b"secret")
 
 
 @pytest.mark.parametrize(
@@ -677,13 +677,13 @@ def test_a_host_whose_gpus_are_in_use_is_pinged_only():
 def test_the_only_host():
     made = make(fleet(1))
     assert left_out(made) == [("n1", None, None, "skip", "no_partner", "none")]
-    assert (made["ping"], made["pairs"], made["planes"], made["seconds"], plan.shares(made)) == (
-        None,
-        None,
-        [],
-        0.0,
-        {},
-    )
+    assert (
+        made["ping"],
+        made["pairs"],
+        made["planes"],
+        made["seconds"],
+        plan.shares(made, b"secret"),
+    ) == (None, None, [], 0.0, {})
     assert plan.describe(made)["hosts"] == 0
 
 
@@ -744,7 +744,7 @@ def test_a_controller_whose_clock_is_off_is_no_hosts_fault():
 
 
 def test_a_share_starts_by_the_clock_of_its_node():
-    shares = plan.shares(make(fleet(4, n2={"offset": -2.5}), lead_seconds=10.0))
+    shares = plan.shares(make(fleet(4, n2={"offset": -2.5}), lead_seconds=10.0), b"secret")
     assert {host: share["start"] for host, share in shares.items()} == {
         "n1": 1010.0,
         "n2": 1007.5,
@@ -790,7 +790,7 @@ def test_the_lead_when_no_host_answered():
 
 def test_shares_have_what_the_plan_says():
     made = make(fleet(6))
-    shares = plan.shares(made)
+    shares = plan.shares(made, b"secret")
     assert set(shares) == names(*range(1, 7))
     for host, share in shares.items():
         assert (share["run"], share["pass"], share["host"], share["lifetime"]) == (
@@ -824,7 +824,7 @@ def test_both_ends_of_a_pair_agree():
     made = make(fleet(7))
     windows = [
         (host, window)
-        for host, share in plan.shares(made).items()
+        for host, share in plan.shares(made, b"secret").items()
         for window in share["windows"]
         if window["kind"] == "pair"
     ]
@@ -883,7 +883,7 @@ def test_whatever_is_wrong_nobody_does_two_things_at_once_and_everybody_is_accou
         rounds=rounds,
         seed=seed,
     )
-    shares = plan.shares(made)
+    shares = plan.shares(made, b"secret")
     json.dumps([made, shares, plan.describe(made)])
     said = {one["host"] for one in made["left_out"]}
     assert set(made["hosts"]) == said | set(shares)
@@ -1007,7 +1007,7 @@ def test_a_second_pass_measures_the_wanted_pairs_and_no_others():
     }
     assert len(met(again)) == 6
     assert len(again["pairs"]["rounds"]) == 4
-    assert set(plan.shares(again)) == names(1, 2, 3, 4)
+    assert set(plan.shares(again, b"secret")) == names(1, 2, 3, 4)
     assert plan.describe(again)["pairs"] == 6
     assert json.loads(json.dumps(again)) == again
 
@@ -1034,7 +1034,7 @@ def test_a_second_pass_measures_each_pair_twice_and_not_in_the_same_round(togeth
     # What it takes and sends counts both times, and each has a window of its own.
     assert again["seconds"] == again["pairs"]["offset"] + 2 * half * again["pairs"]["period"]
     assert plan.describe(again)["rounds"] == 2 * half
-    for share in plan.shares(again).values():
+    for share in plan.shares(again, b"secret").values():
         offsets = [
             (window["plane"], window["offset"])
             for window in share["windows"]

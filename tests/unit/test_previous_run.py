@@ -25,7 +25,8 @@ def write(directory, name, age, **members):
     """A run document that was written ``age`` seconds ago."""
     path = directory / name / "run.json"
     path.parent.mkdir()
-    path.write_text(document.to_json({**WHOLE, "run_id": name, **members}))
+    report = RunReport.from_dict({**WHOLE, "run_id": name, **members})
+    path.write_text(document.to_json(report.to_dict()))
     os.utime(path, (1e9 - age, 1e9 - age))
 
 
@@ -69,3 +70,10 @@ def test_the_report_has_all_but_readings_and_mesh(as_text):
     assert read["verdict"] == WHOLE["verdict"] and len(read["nodes"]) == 9
     if as_text is document.to_json:
         assert "mesh" not in read and not any("readings" in node for node in read["nodes"])
+
+
+def test_passes_of_other_phases_do_not_hide_it(tmp_path):
+    for place in range(30):
+        write(tmp_path, f"pass-{place}", place, phase="inflight")
+    write(tmp_path, "last", 100)
+    assert found(tmp_path) == "last"

@@ -41,8 +41,9 @@ def test_without_a_url_there_is_nothing_to_push():
 def test_the_defaults_are_those_of_the_documentation():
     told = {name: option["default"] for name, option in OPTIONS.items() if "default" in option}
     made = settings()
-    assert {name: getattr(made, name) for name in told if name != "spool_limit"} == {
-        name: value for name, value in told.items() if name != "spool_limit"
+    others = ("spool_limit", "allow_plaintext")
+    assert {name: getattr(made, name) for name in told if name not in others} == {
+        name: value for name, value in told.items() if name not in others
     }
     assert made.spool_limit == told["spool_limit"] << 20
     assert made.spool_dir == "/var/lib/ansible/autopilot_gpu/spool"
@@ -273,3 +274,26 @@ def test_several_states_of_a_group_come_to_one():
         in group.samples
     )
     assert metrics.Sample("autopilot_node_status", {}, 0.0) in group.samples
+
+
+@pytest.mark.parametrize(
+    "url, options, refused",
+    [
+        ("http://push.example:9091", {"token": SECRET}, True),
+        ("http://10.0.0.7:9091", {"username": "ops", "password": SECRET}, True),
+        (f"http://ops:{SECRET}@push.example:9091", {}, True),
+        ("http://push.example:9091", {}, False),
+        ("https://push.example:9091", {"token": SECRET}, False),
+        ("http://127.0.0.1:9091", {"token": SECRET}, False),
+        ("http://[::1]:9091", {"token": SECRET}, False),
+        ("http://localhost:9091", {"token": SECRET}, False),
+        ("http://push.example:9091", {"token": SECRET, "allow_plaintext": True}, False),
+    ],
+)
+def test_a_secret_does_not_cross_the_network_in_clear(url, options, refused):
+    if not refused:
+        assert settings(url, **options).url == url
+        return
+    with pytest.raises(ValueError, match="expected https://, or allow_plaintext: true") as raised:
+        settings(url, **options)
+    assert SECRET not in str(raised.value)

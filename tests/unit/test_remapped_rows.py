@@ -218,10 +218,10 @@ TABLE = {
         "fail",
         [("recovery_action", "fail", "reset_gpu")],
     ),
-    "driver asks for action 5": (
+    "driver asks to recover the IMEX domain": (
         gpu(recovery={"action": 5}),
-        "fail",
-        [("recovery_action", "fail", "drain_node")],
+        "warn",
+        [("recovery_action", "warn", "fix_configuration")],
     ),
     "driver asks for action 77": (
         gpu(recovery={"action": 77}),
@@ -523,7 +523,13 @@ def test_a_waiting_row_is_shown_with_how_many_rows_wait():
         ("Tesla P40", "GP10x"),
         ("NVIDIA GeForce RTX 4090", "various"),
         ("NVIDIA GB10", "various"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", None),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "GB20x"),
+        ("NVIDIA RTX PRO 4500 Blackwell", "GB20x"),
+        ("NVIDIA RTX 6000D", "GB20x"),
+        ("NVIDIA L40G", "AD10x"),
+        ("NVIDIA AX800", "GA100"),
+        ("Quadro GV100", "GV100"),
+        ("Quadro RTX 5000", "TU10x"),
         ("Tesla K80", None),
         ("", None),
         (None, None),

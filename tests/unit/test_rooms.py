@@ -38,6 +38,8 @@ LEVELS = {
     # What lies in node/ itself puts the rooms together.
     "node": 8,
     "cluster": 2,
+    # What node/ and cluster/ have in common for the resident agent.
+    "agent": 9,
     "fleet.mesh": 9,
     "fleet.usage": 9,
     "fleet.judging": 10,

@@ -12,6 +12,7 @@ import ctypes
 import os
 import stat
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.runner import (
     Outcome,
 )
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._verdict import controller_snapshots
 
 FACTS = {
     "gpus": [{"index": 0, "uuid": "GPU-a", "pci": "00000000:18:00.0", "name": "H100"}],
@@ -51,6 +53,7 @@ def host(tmp_path, monkeypatch):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("NVIDIA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     return Host(str(root))
 
@@ -81,6 +84,7 @@ def test_what_a_snapshot_has(host):
         "uptime_seconds": 812.5,
         "boot_id": "boot-1",
         "driver_loaded": made["driver_loaded"],
+        "scope": "container , GPUs None",
         "driver_version": "580.95.05",
         "gpus": FACTS["gpus"],
         "readings": {
@@ -103,6 +107,29 @@ def test_a_loading_of_the_driver_that_cannot_be_told(host, modules):
     with open(host.path("proc/modules"), "w", encoding="utf-8") as handle:
         handle.write(modules)
     assert store.header("job42", host)["driver_loaded"] is None
+
+
+def test_the_scope_tells_hosts_and_containers_apart(host, monkeypatch):
+    """Which processes and which GPUs can be seen."""
+
+    def scope():
+        return store.header("job42", host)["scope"]
+
+    for namespace in ("pid:[4026531836]", "pid:[4026532201]"):
+        own = Path(host.path("proc/self/ns/pid"))
+        own.parent.mkdir(parents=True, exist_ok=True)
+        if own.is_symlink():
+            own.unlink()
+        own.symlink_to(namespace)
+        assert scope() == f"container {namespace}, GPUs None"
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "GPU-a")
+    assert scope() == "container pid:[4026532201], GPUs GPU-a"
+    kernel = Path(host.path("proc/2/comm"))
+    kernel.parent.mkdir()
+    kernel.write_text("kthreadd\n")
+    assert scope() == "host, GPUs GPU-a"
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "all")
+    assert scope() == "host"
 
 
 def test_another_loading_has_another_word(host):
@@ -248,15 +275,19 @@ def test_names_of_runs(name):
 
 def test_the_controllers_path_stays_where_it_is(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert store.controller_path("reports", "job42", "gpu07.example.org") == str(
+    long = [
+        controller_snapshots.controller_path("/srv", "job42", "g" * 249 + last) for last in "12"
+    ]
+    assert long[0] != long[1] and all(len(os.path.basename(path)) < 224 for path in long)
+    assert controller_snapshots.controller_path("reports", "job42", "gpu07.example.org") == str(
         tmp_path / "reports/job42/snapshots/gpu07.example.org.json"
     )
     assert (
-        store.controller_path("/srv", "job42", "../../etc/passwd")
+        controller_snapshots.controller_path("/srv", "job42", "../../etc/passwd")
         == "/srv/job42/snapshots/..%2F..%2Fetc%2Fpasswd.json"
     )
     assert (
-        store.controller_path("/srv", "job42", "[fe80::1]")
+        controller_snapshots.controller_path("/srv", "job42", "[fe80::1]")
         == "/srv/job42/snapshots/%5Bfe80%3A%3A1%5D.json"
     )
 
@@ -310,7 +341,7 @@ def test_a_full_disk_costs_nothing_else(host):
     )
     assert left == ["full"]
     # What the controller makes its copy of is there all the same.
-    copy = around_pass.controller_copy(
+    copy = controller_snapshots.controller_copy(
         {"node_changes": {"readings": kept.readings}, "remapped_rows": {"readings": ROWS}}, FACTS
     )
     assert copy["run"] == "job42" and copy["readings"]["remapped_rows"]["gpus"][0]["rows"] == {

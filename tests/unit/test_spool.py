@@ -132,6 +132,16 @@ def test_what_cannot_be_read_is_dropped_and_said_once(spool):
     assert spool.waiting()[1] == []
 
 
+def test_a_number_of_401_digits_costs_its_own_run_and_no_other(spool):
+    spool.add(export("run", 2, "gpu01"))
+    bad = Path(spool.add(export("hostile", 1, "gpu02", value=7.5)))
+    bad.write_text(bad.read_text().replace("7.5", "1" + "0" * 400))
+    found, wrong = spool.waiting()
+    assert [entry.export.run_id for entry in found] == ["run"]
+    assert len(wrong) == 1 and wrong[0].startswith(f"dropped: {bad} cannot be read: groups[0]")
+    assert not bad.exists()
+
+
 def test_what_cannot_be_read_just_now_is_said_and_waits(spool):
     path = Path(spool.add(export("run", 2, "gpu01")))
     path.rename(path.with_suffix(".kept"))

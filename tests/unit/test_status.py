@@ -58,6 +58,11 @@ def test_what_is_asked():
             {"check": "pciebandwidth"},
             "check: unsupported check 'pciebandwidth' (did you mean 'pcie_bandwidth'?)",
         ),
+        (
+            {"url": "http://10.0.0.7:3333"},
+            "url: 'http://10.0.0.7:3333' is invalid, because the token would cross the network in "
+            "clear; expected https://, no url (kubectl forwards a port), or allow_plaintext: true",
+        ),
         ({"check": "nope"}, "'all' runs every check"),
         ({"r": "5"}, "r: '5' is invalid; expected one of 1, 2, 3, 4"),
         ({"job": "nonsense"}, "job: 'nonsense' is invalid; expected namespace:key=value"),

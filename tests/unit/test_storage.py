@@ -589,3 +589,8 @@ def test_nothing_read_is_unknown():
         None,
     )
     assert [judge(readings, {}).status for readings in nothing] == ["unknown"] * 6
+
+
+def test_a_disk_without_model_and_serial_is_called_by_its_name():
+    dead = disk(name="sdl", state="offline", nvme=None, model="  ", serial=None)
+    assert judge({"mounts": [], "disks": [dead]}, {}).summary.startswith("disk sdl: sdl is offline")

@@ -173,6 +173,18 @@ def test_what_stands_on_several_lines_is_one_event():
     assert lines(THREE_LINES[0], "usb 1-1: new device", THREE_LINES[2]) == []
 
 
+def test_a_gpu_that_is_announced_twice_was_initialised_anew():
+    """Before the first Xid since each initialisation the driver logs the GPU's UUID."""
+    announced = "NVRM: GPU at PCI:0000:18:00: GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77"
+    other = announced.replace("18:00", "2a:00")
+    error = "NVRM: Xid (PCI:0000:18:00): 31, pid=1, name=a"
+    once = parse(records(announced, error, other, error))
+    twice = parse(records(announced, error, other, error, announced, error))
+    assert once["anew"] == [] and len(once["events"]) == 2
+    assert [one["pci"] for one in twice["anew"]] == [GPU]
+    assert twice["events"][1]["usec"] < twice["anew"][0]["usec"] <= twice["events"][2]["usec"]
+
+
 def test_pcie_errors_are_counted_by_device_and_severity():
     corrected = (
         "pcieport 0000:17:01.0: PCIe Bus Error: severity=Corrected, type=Data Link "
@@ -193,6 +205,32 @@ def test_pcie_errors_are_counted_by_device_and_severity():
         (GPU, "fatal", 1, 3),
         ("00000000:17:01.0", "corrected", 3, 4),
     ]
+
+
+def reported(severity, section="PCIe error", source="{1}", bdf="0000:18:00.0"):
+    """An error as a host logs it whose firmware reads errors first."""
+    head = f"{source}[Hardware Error]:"
+    return [
+        f"{head} Hardware error from APEI Generic Hardware Error Source: 1",
+        f"{head} event severity: {severity}",
+        f"{head}  Error 0, type: {severity}",
+        f"{head}   section_type: {section}",
+        f"{head}   port_type: 0, PCIe end point",
+        f"{head}   device_id: {bdf}",
+    ]
+
+
+def test_pcie_errors_that_the_firmware_read_first():
+    one, other = reported("recoverable"), reported("fatal", source="{2}", bdf="0000:2a:00.0")
+    both = [line for pair in zip(one, other) for line in pair]
+    aer = parse(
+        records(*both, *reported("corrected"), *reported("recoverable", "memory error"), one[-1])
+    )["aer"]
+    assert {(each["pci"], each["severity"], each["count"]) for each in aer} == {
+        (GPU, "nonfatal", 1),
+        (OTHER, "fatal", 1),
+        (GPU, "corrected", 1),
+    }
 
 
 def test_what_is_logged_all_the_time_does_not_push_out_what_was_logged_once():
@@ -236,7 +274,7 @@ def asks(number, seconds):
     return xid(154, seconds, f"GPU recovery action changed from 0x0 (None) to {hex(number)} (x)")
 
 
-def read(*events, recovery=0, loaded=(), **more):
+def read(*events, recovery=0, loaded=(), anew=(), uncorrected=None, **more):
     gpus = [
         {
             "index": index,
@@ -244,6 +282,7 @@ def read(*events, recovery=0, loaded=(), **more):
             "pci": pci,
             "name": "NVIDIA H100",
             "recovery": recovery,
+            "uncorrected": uncorrected,
         }
         for index, pci in enumerate((GPU, OTHER))
     ]
@@ -263,6 +302,7 @@ def read(*events, recovery=0, loaded=(), **more):
         "dropped": 0,
         "aer": [],
         "loads": loads,
+        "anew": [{"seq": None, "usec": int(at * 1e6), "pci": GPU} for at in anew],
         "gpus": gpus,
         **more,
     }
@@ -275,6 +315,14 @@ def told(result):
 RESET, REBOOT = ("xid_error", FAIL, "reset_gpu"), ("xid_off_the_bus", FAIL, "reboot_node")
 HARMLESS, OVER = ("xid_harmless", PASS, "none"), ("xid_recovered", PASS, "none")
 REPAIR, WATCHED = ("xid_warning", WARN, "reset_gpu"), ("xid_warning", WARN, "watch")
+
+
+def link_down(reason):
+    """The text of an Xid 149 with the reason at bits 20 to 25 of its first number."""
+    return f"NETIR_LINK_EVT Fatal XC0 i0 Link 09 ({reason << 20 | 0x5C6:#010x} 0x00000000)"
+
+
+IMEX = ("xid_warning", WARN, "fix_configuration")
 
 #: Readings -> findings (code, status, action).
 TABLE = {
@@ -290,6 +338,13 @@ TABLE = {
     "row not remapped": (read(xid(64)), [("xid_error", FAIL, "replace_part")]),
     "NVLink": (read(xid(74)), [RESET]),
     "NVLink 5, fatal": (read(xid(149, fatal=True)), [RESET]),
+    "NVLink 5, fatal, by the peer": (read(xid(149, text=link_down(37), fatal=True)), [RESET]),
+    "NVLink 5, fatal, by the software": (read(xid(149, text=link_down(38), fatal=True)), [WATCHED]),
+    "NVLink 5, fatal, by the host": (read(xid(149, text=link_down(40), fatal=True)), [WATCHED]),
+    "NVLink 5, fatal, another error with these bits": (
+        read(xid(145, text=link_down(40), fatal=True)),
+        [RESET],
+    ),
     "NVLink 5, not fatal": (read(xid(149, fatal=False)), [WATCHED]),
     "NVLink 5, not told": (read(xid(149)), [WATCHED]),
     "application": (read(xid(31, pid=4)), [HARMLESS]),
@@ -297,6 +352,14 @@ TABLE = {
     "a number that is not in the catalogue": (read(xid(999)), [WATCHED]),
     "switch, fatal": (
         read(event("sxid", 20034, pci=SWITCH, fatal=True)),
+        [("nvswitch_error", FAIL, "reboot_node")],
+    ),
+    "switch, fatal, before the driver was loaded": (
+        read(event("sxid", 20034, pci=SWITCH, fatal=True), loaded=[2000.0]),
+        [OVER],
+    ),
+    "switch, fatal, since the driver was loaded": (
+        read(event("sxid", 20034, pci=SWITCH, fatal=True), loaded=[500.0]),
         [("nvswitch_error", FAIL, "reboot_node")],
     ),
     "switch, fatal, not as true or false": (
@@ -346,6 +409,27 @@ TABLE = {
         read(asks(9, 1000), recovery=9),
         [("xid_error", FAIL, "drain_node")],
     ),
+    "it changes to the recovery of the IMEX domain": (
+        read(
+            xid(154, text="action changed from 0x0 (None) to 0x5 (Recover IMEX Domain)"), recovery=5
+        ),
+        [IMEX],
+    ),
+    "the same by another number": (
+        read(
+            xid(154, text="GPU recovery action changed from 0x0 to 0x9 (Recover IMEX Domain)"),
+            recovery=9,
+        ),
+        [IMEX],
+    ),
+    "an error that is worse than the recovery": (
+        read(
+            xid(95),
+            xid(154, 1001.0, text="changed from 0x0 (None) to 0x5 (Recover IMEX Domain)"),
+            recovery=5,
+        ),
+        [RESET],
+    ),
     "it changes to what it does not say": (read(xid(154, text="changed")), [WATCHED]),
     "it does not ask any more": (read(xid(119), asks(2, 1001), asks(0, 5000)), [OVER]),
     "field 230 does not ask any more": (read(xid(119), asks(1, 1001), recovery=0), [OVER]),
@@ -362,6 +446,26 @@ TABLE = {
         read(xid(119), xid(119, 1100), loaded=(1050,)),
         [RESET, OVER],
     ),
+    # a GPU that was initialised anew, as by a reset
+    "it was announced anew since": (
+        read(xid(119), xid(31, 3000), anew=(2999,)),
+        [WATCHED, HARMLESS],
+    ),
+    "it was announced with this error": (read(xid(119), anew=(1000,)), [RESET]),
+    "it was announced within the burst": (read(xid(119), xid(95, 1100), anew=(1099,)), [RESET]),
+    "announced, and the driver asks for a reset now": (
+        read(xid(119), asks(1, 1001), recovery=1, anew=(2000,)),
+        [RESET],
+    ),
+    "announced, a GPU to be rebooted": (read(xid(79), anew=(2000,)), [REBOOT]),
+    "announced, a GPU to be replaced": (
+        read(xid(64), anew=(2000,)),
+        [("xid_error", FAIL, "replace_part")],
+    ),
+    "its counter forgot the error": (read(xid(95), recovery=None, uncorrected=0), [WATCHED]),
+    "its counter has the error": (read(xid(95), recovery=None, uncorrected=1), [RESET]),
+    "an error that is not counted": (read(xid(119), recovery=None, uncorrected=0), [RESET]),
+    "a driver that would say it": (read(xid(95), recovery=0, uncorrected=0), [RESET]),
     "a loaded driver brings no GPU back": (read(xid(79), loaded=(2000,)), [REBOOT]),
     "a loaded driver repairs no memory": (
         read(xid(64), loaded=(2000,)),
@@ -422,7 +526,7 @@ def test_every_xid_of_the_catalogue_has_a_verdict_that_follows_its_action(code):
     )
     assert (row.verdict.status == PASS) == (row.verdict.action == "none")
     if row.immediate in ("RESET_GPU", "RESTART_BM", "RESTART_VM", "CHECK_MECHANICALS"):
-        assert row.verdict.action != "watch" and (row.verdict.status == FAIL or code == 156)
+        assert row.verdict.action != "watch" and row.verdict.status == FAIL
     if row.immediate == "RESTART_APP":
         assert row.verdict.status != FAIL
     result = judge(read(xid(code)), {})
@@ -440,15 +544,36 @@ def test_every_xid_of_the_catalogue_has_a_verdict_that_follows_its_action(code):
 @pytest.mark.parametrize(
     "codes, status, action",
     [
-        ((13, 31, 43, 45, 68, 69, 93, 162, 163, 164, 165), PASS, "none"),
-        ((32, 44, 80, 92, 121, 137), WARN, "watch"),
-        ((63, 94, 156, 160), WARN, "reset_gpu"),
+        ((13, 31, 43, 45, 68, 69, 93, 162, 163, 164, 165, 174), PASS, "none"),
+        ((32, 44, 80, 92, 121, 137, 176, 185), WARN, "watch"),
+        ((63, 94, 160), WARN, "reset_gpu"),
         (
-            (46, 48, 61, 62, 74, 95, 109, 110, 119, 120, 136, 140, 143, 155, 158, 167, 171, 172),
+            (
+                46,
+                48,
+                61,
+                62,
+                74,
+                95,
+                109,
+                110,
+                119,
+                120,
+                136,
+                140,
+                143,
+                155,
+                156,
+                158,
+                167,
+                171,
+                172,
+                175,
+            ),
             FAIL,
             "reset_gpu",
         ),
-        ((79, 151), FAIL, "reboot_node"),
+        ((79, 151, 173), FAIL, "reboot_node"),
         ((64,), FAIL, "replace_part"),
         ((157,), WARN, "replace_part"),
         ((54, 168), FAIL, "drain_node"),
@@ -460,7 +585,7 @@ def test_the_xids_that_matter(codes, status, action):
 
 
 def test_the_catalogue_is_whole():
-    assert list(xids.XIDS) == list(range(1, 173))
+    assert list(xids.XIDS) == [*range(1, 177), 185]
 
 
 def test_the_finding_names_the_cause_how_often_when_and_what_came_with_it():

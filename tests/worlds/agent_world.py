@@ -18,11 +18,12 @@ for _path in (ROOT / "plugins/module_utils", ROOT / "src/agent"):
 
 import aiohttp  # noqa: E402
 from _health import model  # noqa: E402
+from autopilot_agent.fleet.agent_tls import AgentTls  # noqa: E402
 from autopilot_agent.http import http_api  # noqa: E402
 from autopilot_agent.passes import worker_client  # noqa: E402
 from autopilot_agent.passes.engine import Engine  # noqa: E402
 from autopilot_agent.cluster.kube import Kube  # noqa: E402
-from autopilot_agent.settings import AgentSettings  # noqa: E402
+from _health.agent.settings import AgentSettings  # noqa: E402
 
 #: No API server listens there.
 NOBODY = "http://127.0.0.1:9"
@@ -113,7 +114,7 @@ class Agent:
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.listening.port}"
+        return f"{AgentTls(self.settings).scheme}://127.0.0.1:{self.listening.port}"
 
     async def get(self, path, method="GET", **given):
         """Status, headers and text."""
@@ -127,7 +128,9 @@ class Agent:
         app = http_api.make_app(
             self.settings, self.engine, self.deep, self.kube, lambda: None, self.exposition
         )
-        self.listening = await http_api.serve(app, "127.0.0.1", 0, self.limits)
+        self.listening = await http_api.serve(
+            app, "127.0.0.1", 0, self.limits, AgentTls(self.settings)
+        )
         return self
 
     async def __aexit__(self, *_error):

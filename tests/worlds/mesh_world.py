@@ -127,8 +127,11 @@ class World:
             and not self.narrow(plane, target, source)
         )
         own = self._member(plan, plane, source)
-        wide = wide and own["mtu"] <= self.takes.get((target, plane), 1_000_000)
-        big, size = plan["ping"]["big_count"], own["mtu"] - (48 if ":" in own["address"] else 28)
+        wide = wide and (own["mtu"] or 1500) <= self.takes.get((target, plane), 1_000_000)
+        big, size = (
+            plan["ping"]["big_count"],
+            (own["mtu"] or 1500) - (48 if ":" in own["address"] else 28),
+        )
         return {
             "small": dict(sent=sent, received=received, **times),
             "big": dict(size=size, sent=big, received=big if wide else 0, **times),

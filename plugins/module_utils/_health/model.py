@@ -28,6 +28,9 @@ ACTIONS = (
     "replace_part",
 )
 
+#: Characters of a name, a message or a summary; longer ones are truncated.
+MOST_CHARACTERS = 4096
+
 #: ``passive`` reads counters, ``light`` costs seconds of copies or traffic, ``invasive`` takes the
 #: GPUs.
 PASSIVE, LIGHT, INVASIVE = "passive", "light", "invasive"
@@ -60,7 +63,7 @@ def _mapping(value: Any) -> Dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+    return value[:MOST_CHARACTERS] if isinstance(value, str) else ""
 
 
 def _whole(value: Any) -> Optional[int]:
@@ -114,7 +117,7 @@ class Subject:
     def from_dict(cls, data: Any) -> "Subject":
         data = _mapping(data)
         uuid, pci, name = (
-            data.get(key) if isinstance(data.get(key), str) else None
+            _text(data[key]) if isinstance(data.get(key), str) else None
             for key in ("uuid", "pci", "name")
         )
         return cls(_text(data.get("kind")) or "node", _whole(data.get("index")), uuid, pci, name)
@@ -175,8 +178,11 @@ class Measurement:
         value = data.get("value")
         if not _text(data.get("name")) or _number(value) is None:
             return None
-        labels = {str(key): str(label) for key, label in _mapping(data.get("labels")).items()}
-        return cls(data["name"], value, _text(data.get("unit")), labels)
+        labels = {
+            _text(str(key)): _text(str(label))
+            for key, label in _mapping(data.get("labels")).items()
+        }
+        return cls(_text(data["name"]), value, _text(data.get("unit")), labels)
 
 
 @dataclass(frozen=True)

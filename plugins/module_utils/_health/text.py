@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Text for a terminal: printable ASCII, wrapped to its width. Pure."""
+"""Text for a terminal: printable, wrapped to its width. Pure."""
 
 from __future__ import annotations
 
@@ -34,6 +34,15 @@ def plain(text: str, most: Optional[int] = MOST_TEXT) -> str:
     text = " ".join(text.split()).encode("ascii", "replace").decode("ascii")
     text = re.sub(r"[\x00-\x1f\x7f]", "?", text)
     return text if most is None or len(text) <= most else f"{text[: most - 4]} ..."
+
+
+def printable(text: str) -> str:
+    """The text with a question mark for each character that moves a terminal's cursor, reverses its
+    text or has no encoding: for every sink that people read.
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def wrapped(left: str, text: str, indent: int, width: int = WIDTH) -> List[str]:

@@ -21,6 +21,8 @@ import os
 import re
 import selectors
 import shutil
+import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -36,10 +38,16 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.clie
     ApiError,
     NotFound,
     Request,
+    Right,
     items,
+    missing_rights,
     path_of,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._kube import Cluster
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
+    mapping,
+    parse_json,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._kube import Cluster, within
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._agents import agents
 
 #: Lifetime of a token in seconds, the shortest that an API server accepts. The agent checks the
@@ -61,6 +69,18 @@ class RequestError(Exception):
     """Why a request failed. Never contains a token."""
 
 
+class Trust(t.NamedTuple):
+    """How the certificate of an agent is verified: by the CA certificates of a file, or else of the
+    system; for a name, or else for the host of the URL.
+    """
+
+    ca_file: str | None = None
+    name: str | None = None
+
+
+_OF_THE_SYSTEM = Trust()
+
+
 class Answer(t.NamedTuple):
     """The rows of nodes in an answer of the agent, and whether the answer is complete."""
 
@@ -68,12 +88,17 @@ class Answer(t.NamedTuple):
     complete: bool
 
 
-def token(cluster: Cluster, namespace: str, account: str) -> str:
-    """A token of the service account for the API server's audience. Raises RequestError."""
+def token(cluster: Cluster, namespace: str, account: str, audience: str) -> str:
+    """A token of the service account that only servers of the audience accept, of the API server's
+    for "". Raises RequestError.
+    """
     body = {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
-        "spec": {"expirationSeconds": _TOKEN_SECONDS},
+        "spec": {
+            "expirationSeconds": _TOKEN_SECONDS,
+            **({"audiences": [audience]} if audience else {}),
+        },
     }
     try:
         answer = cluster.request(
@@ -91,6 +116,22 @@ def token(cluster: Cluster, namespace: str, account: str) -> str:
         ) from None
     except ApiError as error:
         raise RequestError(f"no token for service account {account}: {error}") from None
+
+
+def rights_lacking(cluster: Cluster, namespace: str, gets_token: bool, forwards: bool) -> str:
+    """Every right that the caller lacks to get a token and to forward a port, as the end of a
+    message; "" if there is none, or if the API server does not say.
+    """
+    rights = []
+    if gets_token:
+        rights.append(Right("create", "serviceaccounts/token", namespace))
+    if forwards:
+        rights += [Right("list", "pods", namespace), Right("create", "pods/portforward", namespace)]
+    try:
+        missing = cluster.run(missing_rights(rights))
+    except ApiError:
+        return ""
+    return f"; your account lacks: {', '.join(map(str, missing))}" if missing else ""
 
 
 def ready_pods(cluster: Cluster, namespace: str) -> list[str]:
@@ -136,6 +177,7 @@ def forwarded(
     kubeconfig: str | None,
     context: str | None,
     seconds: float,
+    scheme: str = "http",
 ) -> t.Iterator[str]:
     """The address of a port that is forwarded to one of the pods. kubectl ends with the context, or
     after its lifetime if this process is killed. Raises RequestError.
@@ -176,7 +218,7 @@ def forwarded(
                     )
                     port = re.search(r"Forwarding from 127\.0\.0\.1:(\d+)", output_text)
                     if port:
-                        yield f"http://127.0.0.1:{port.group(1)}"
+                        yield f"{scheme}://127.0.0.1:{port.group(1)}"
                         return
                 finally:
                     running.kill()
@@ -201,11 +243,28 @@ def _read_until_forwarding(output: t.IO[bytes], until: float) -> str:
     return output_text.decode("utf-8", "replace")
 
 
-def ask(url: str, bearer: str, parameters: dict[str, str], seconds: float) -> Answer:
+class _Connection(http.client.HTTPSConnection):
+    """Verifies the certificate for a name that may differ from the address."""
+
+    def __init__(self, host: str, port: int | None, trust: Trust) -> None:
+        context = ssl.create_default_context(cafile=trust.ca_file)
+        # Since 3.13 Python rejects a CA without key identifiers, which many clusters have.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        super().__init__(host, port, timeout=_CONNECTING, context=context)
+        self._trusted, self._name = context, trust.name or host
+
+    def connect(self) -> None:
+        http.client.HTTPConnection.connect(self)
+        self.sock = self._trusted.wrap_socket(self.sock, server_hostname=self._name)
+
+
+def ask(
+    url: str, bearer: str, parameters: dict[str, str], seconds: float, trust: Trust = _OF_THE_SYSTEM
+) -> Answer:
     """The answer of the agent at the URL to /status, within ``seconds``. Raises RequestError."""
     until = time.monotonic() + seconds
     for turn in range(_RETRIES + 1):
-        status, wait, text = _post(url, bearer, parameters, until)
+        status, wait, text = _post(url, bearer, parameters, until, trust)
         if status == 200:
             return read(text)
         again = min(float(wait) if wait.isdecimal() else 5.0, _MOST_WAIT)
@@ -215,48 +274,74 @@ def ask(url: str, bearer: str, parameters: dict[str, str], seconds: float) -> An
     raise RequestError(f"{url}: {status}, {_message_of(text)}")
 
 
-def _post(url: str, bearer: str, parameters: dict[str, str], until: float) -> tuple[int, str, str]:
+class _Response:
+    """What has arrived of a response; its body may be incomplete."""
+
+    def __init__(self) -> None:
+        self.socket: socket.socket | None = None
+        self.status = 0
+        self.retry_after = ""
+        self.body = bytearray()
+
+    def end(self) -> None:
+        """End the thread that still reads."""
+        if self.socket:
+            with contextlib.suppress(OSError):
+                # The method of a TLS socket must not run beside a read of another thread.
+                socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
+
+
+def _post(
+    url: str, bearer: str, parameters: dict[str, str], until: float, trust: Trust
+) -> tuple[int, str, str]:
     """HTTP status, the header Retry-After, and the body, which may be incomplete."""
     parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=_CONNECTING)
+    connection = (
+        _Connection(parts.hostname or "", parts.port, trust)
+        if parts.scheme == "https"
+        else http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_CONNECTING)
+    )
     headers = {
         "Authorization": f"Bearer {bearer}",
         "Accept": "application/json",
         "Content-Type": "application/x-www-form-urlencoded",
         "User-Agent": "autopilot.gpu",
     }
-    body = bytearray()
-    try:
+    found = _Response()
+
+    def exchange() -> None:
         connection.connect()
         # The agent answers for a node once its checks are done.
+        found.socket = connection.sock
         connection.sock.settimeout(max(until - time.monotonic(), 0.01))
-        connection.request(
-            "POST", f"{parts.path.rstrip('/')}/status", urlencode(parameters), headers
-        )
+        path = f"{parts.path.rstrip('/')}/status"
+        connection.request("POST", path, urlencode(parameters), headers)
         response = connection.getresponse()
-        with contextlib.suppress(http.client.IncompleteRead, OSError):
-            while len(body) < _MOST_BYTES and time.monotonic() < until:
-                piece = response.read1(1 << 16)
-                if not piece:
-                    break
-                body += piece
-        return (
-            response.status,
-            response.headers.get("Retry-After", ""),
-            body.decode("utf-8", "replace"),
-        )
+        found.retry_after = response.headers.get("Retry-After", "")
+        found.status = response.status
+        while len(found.body) < _MOST_BYTES:
+            piece = response.read1(1 << 16)
+            if not piece:
+                break
+            found.body += piece
+
+    try:
+        within(max(until - time.monotonic(), 0.01), exchange)
     except (http.client.HTTPException, OSError) as error:
-        words = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise RequestError(f"{url}: no answer: {words}") from None
+        # Of an answer that ends early, the nodes that are complete count.
+        if not found.status:
+            words = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise RequestError(f"{url}: no answer: {words}") from None
     finally:
+        found.end()
         connection.close()
+    return found.status, found.retry_after, bytes(found.body).decode("utf-8", "replace")
 
 
 def _message_of(text: str) -> str:
     """The message of an error, from an agent or from a proxy in between."""
-    with contextlib.suppress(ValueError, AttributeError):
-        text = str(json.loads(text).get("error") or text)
+    with contextlib.suppress(ValueError):
+        text = str(mapping(parse_json(text)).get("error") or text)
     return " ".join(text.split())[:400] or "no message"
 
 
@@ -268,10 +353,9 @@ def read(text: str) -> Answer:
     if not start:
         raise RequestError(f"the answer is not one of an agent: {_message_of(text)[:200]}")
     with contextlib.suppress(ValueError):
-        rows = _rows_of(json.loads(text)["nodes"])
-        return Answer(rows, True)
+        return Answer(_rows_of(mapping(parse_json(text)).get("nodes")), True)
     at = start.end()
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         while at < len(text):
             row, at = decode(text, at)
             rows += _rows_of([row])

@@ -27,6 +27,9 @@ from urllib.parse import urlsplit
 
 from ansible.module_utils.urls import open_url
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import printable
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import options
+
 #: Options of notifications, documented in the module job_action. Each may contain a secret.
 OPTIONS: dict[str, dict[str, t.Any]] = {
     "webhook": {"type": "str", "no_log": True},
@@ -41,8 +44,10 @@ OPTIONS: dict[str, dict[str, t.Any]] = {
             "starttls": {"type": "bool", "default": False},
             "username": {"type": "str"},
             "password": {"type": "str", "no_log": True},
+            "allow_plaintext_login": {"type": "bool", "default": False},
         },
     },
+    "allow_plaintext": {"type": "bool", "default": False},
 }
 #: Longest message to Slack in characters; Slack truncates at 40,000.
 _MOST_TEXT = 3000
@@ -66,12 +71,22 @@ def validate(notify: dict[str, t.Any]) -> None:
                 f"notify.{name}: the given value is invalid; expected the URL to post to, "
                 "such as https://hooks.example.org/..."
             )
+        if options.crosses_in_clear(notify.get(name) or "https:") and not notify["allow_plaintext"]:
+            raise ValueError(
+                f"notify.{name}: http:// at {_server(notify[name])} is invalid, because the URL "
+                "would cross the network in clear; expected https://, or allow_plaintext: true"
+            )
     mail = notify.get("mail") or {}
     for address in [mail["sender"], *mail["to"]] if mail else []:
         if not re.fullmatch(r"[^@\s<>,;]+@[^@\s<>,;]+", address):
             raise ValueError(
                 f"notify.mail: {address!r} is invalid; expected addresses such as jane@example.org"
             )
+    if mail and mail["username"] and not (mail["starttls"] or mail["allow_plaintext_login"]):
+        raise ValueError(
+            "notify.mail.starttls: False is invalid with a username, whose password would cross the "
+            "network in clear; set starttls, or allow_plaintext_login: true"
+        )
     if mail and not mail["to"]:
         raise ValueError("notify.mail.to: [] is invalid; expected at least one address")
 
@@ -94,11 +109,7 @@ def send(notify: dict[str, t.Any], message: Message, seconds: float) -> dict[str
         senders.append(lambda left: _post(notify["webhook"], message.document, left))
     if notify.get("slack"):
         senders.append(
-            lambda left: _post(
-                notify["slack"],
-                {"text": "\n".join([f"*{message.title}*", *message.lines])[:_MOST_TEXT]},
-                left,
-            )
+            lambda left: _post(notify["slack"], {"text": _slack(message)[:_MOST_TEXT]}, left)
         )
     if notify.get("mail"):
         senders.append(lambda left: _mail(notify["mail"], message, left))
@@ -148,6 +159,21 @@ def _error_text(error: Exception) -> str:
     )
 
 
+def _slack(message: Message) -> str:
+    """The message in Slack's markup. Names that nodes sent must neither notify a channel nor look
+    like a link, so its three control characters are escaped (Slack, "Formatting text").
+    """
+    lines = [_one_line(line) for line in (message.title, *message.lines)]
+    title, *rest = [
+        line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") for line in lines
+    ]
+    return "\n".join([f"*{title}*", *rest])
+
+
+def _one_line(text: str) -> str:
+    return str(printable(" ".join(text.split())))
+
+
 def _server(url: str) -> str:
     return str(urlsplit(url).hostname)
 
@@ -170,11 +196,11 @@ def _post(url: str, document: dict[str, t.Any], seconds: float) -> None:
 def _mail(mail: dict[str, t.Any], message: Message, seconds: float) -> None:
     mail_message = EmailMessage()
     mail_message["Subject"], mail_message["From"], mail_message["To"] = (
-        message.title,
+        _one_line(message.title),
         mail["sender"],
         ", ".join(mail["to"]),
     )
-    mail_message.set_content("\n".join(message.lines) + "\n")
+    mail_message.set_content("\n".join(map(_one_line, message.lines)) + "\n")
     mail_message.add_attachment(
         json.dumps(message.document, indent=1).encode(),
         maintype="application",

@@ -15,6 +15,7 @@ import typing as t
 
 from ansible.plugins.action import ActionBase
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import bounded
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import raw_data
 
 #: Keys of a result that ansible-core acts on, whichever module returned them
@@ -24,8 +25,8 @@ COMMANDS = ("ansible_facts", "add_host", "add_group", "ansible_stats")
 
 
 class OnNode(ActionBase):
-    """Runs modules on a node. Removes from each result the keys that ansible-core acts on, and
-    references to raw data, which only an action on the controller may make.
+    """Runs modules on a node. Bounds each result, and removes the keys that ansible-core acts on
+    and references to raw data, which only an action on the controller may make.
 
     `async` is not supported (`_supports_async` is false by default): ansible-core reads the result
     of an asynchronous task itself, unfiltered.
@@ -33,6 +34,10 @@ class OnNode(ActionBase):
 
     def _execute_module(self, *arguments: t.Any, **options: t.Any) -> dict[str, t.Any]:
         result: dict[str, t.Any] = super()._execute_module(*arguments, **options)
+        try:
+            result = bounded(result)
+        except ValueError as error:
+            result = {"failed": True, "msg": f"the answer of the node is too large: {error}"}
         for key in (*COMMANDS, raw_data.KEY):
             result.pop(key, None)
         # The interpreter exactly as Ansible passes it to the host's shell.

@@ -11,8 +11,10 @@ once.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import typing as t
+import urllib.parse
 
 from ansible_collections.autopilot.gpu.plugins.module_utils import _ansible, _option_values
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.runbook import (
@@ -71,3 +73,14 @@ def refuse_unknown_codes(option: str, codes: t.Iterable[str]) -> None:
     unknown = unknown_codes(option, codes)
     if unknown:
         raise ValueError("; ".join(unknown))
+
+
+def crosses_in_clear(url: str) -> bool:
+    """True for a URL without TLS on another host than this one."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme == "https" or parts.hostname == "localhost":
+        return False
+    try:
+        return not ipaddress.ip_address(str(parts.hostname)).is_loopback
+    except ValueError:
+        return True

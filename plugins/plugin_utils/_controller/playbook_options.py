@@ -16,6 +16,9 @@ import re
 import typing as t
 
 from ansible_collections.autopilot.gpu.plugins.module_utils import _option_values
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.agent import (
+    settings as agent_settings,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster import mark_states
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.job_decision import (
     job_policy_from,
@@ -35,6 +38,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
 )
 
 RUN_DOCUMENT = "run.json"
+_TAG = re.compile(r"\w[\w.-]{0,127}|sha256:[0-9a-f]{64}", re.ASCII)
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -180,7 +184,7 @@ def _interfaces(name: str, value: t.Any) -> list[str]:
 
 
 def _number(name: str, value: t.Any) -> list[str]:
-    above = name.endswith(("_timeout", "_deadline"))
+    above = name.endswith(("_timeout", "_deadline")) and name != "agent_rollout_timeout"
     number = float(value)
     if 0 <= number < float("inf") and not (above and number == 0):
         return []
@@ -198,8 +202,32 @@ def _rule(name: str, value: t.Any) -> list[str]:
     ]
 
 
+def _image_tag(name: str, value: t.Any) -> list[str]:
+    if str(value) != "latest" and _TAG.fullmatch(str(value)):
+        return []
+    return [
+        f"{name}: {value!r} is invalid; expected a version such as 0.1.0, or a digest "
+        "(sha256:...), because nodes that pull 'latest' at different times run different agents"
+    ]
+
+
+def problems_of_agent(templates: t.Mapping[str, t.Any], final: t.Mapping[str, t.Any]) -> list[str]:
+    """Why the agent would refuse its environment, by the agent's own rules. ``templates`` are the
+    values of ``final`` before templating, which name the variables of the role.
+    """
+    given = {name: str(value) for name, value in final.items() if value not in (None, "")}
+    found = []
+    for name, problem in agent_settings.problems_of(given).items():
+        option = re.search(r"agent_\w+", str(templates.get(name, "")))
+        found.append(
+            problem.replace(name, option.group(), 1) if option else f"agent_env: {problem}"
+        )
+    return found
+
+
 #: By variable, or by its name without the playbook's prefix, what else is validated beside the type.
 _VALIDATORS: dict[str, _Validate] = {
+    "agent_image_tag": _image_tag,
     "watch": lambda name, value: _refused(seconds_of, value, name),
     "every": lambda name, value: _refused(seconds_of, value, name),
     "run_id": lambda name, value: (

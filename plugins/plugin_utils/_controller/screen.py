@@ -12,6 +12,8 @@ from __future__ import annotations
 from ansible import constants as C
 from ansible.utils.display import Display
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import printable
+
 
 def is_for_programs() -> bool:
     """Whether the callback that has standard output writes JSON there (json, jsonl, ndjson)."""
@@ -20,4 +22,4 @@ def is_for_programs() -> bool:
 
 def show(text: str, colour: str | None = None) -> None:
     """Show a line, on standard error where standard output is for programs."""
-    Display().display(text, color=colour, stderr=is_for_programs())
+    Display().display(printable(text), color=colour, stderr=is_for_programs())

@@ -92,10 +92,19 @@ PLAYBOOKS: dict[str, Spec] = {
     "calibrate": _prefixed("calibrate", runs=_ANY, newest=_COUNT, dest=_PATH),
     "status": {
         **{name: _ANY for name in ("host", "check", "batch", "job", "nodelabel", "r")},
-        **_prefixed("status", url=_TEXT, token_file=_PATH, service_account=_TEXT, timeout=_NUMBER),
-        **_prefixed("agent", namespace=_TEXT, kubeconfig=_PATH, context=_TEXT),
+        **_prefixed(
+            "status",
+            url=_TEXT,
+            token_file=_PATH,
+            service_account=_TEXT,
+            timeout=_NUMBER,
+            allow_plaintext=_FLAG,
+            ca_file=_PATH,
+        ),
+        **_prefixed("agent", namespace=_TEXT, audience=_TEXT, kubeconfig=_PATH, context=_TEXT),
     },
     "forget": {"forget_nodes": _LIST},
+    "agent": {"state": _TEXT, **_prefixed("agent", hosts=_ANY)},
 }
 #: The phases of a job: their playbooks run the roles `checks` and `mesh`.
 PHASES = ("preflight", "inflight", "postflight")
@@ -106,7 +115,15 @@ PUSHGATEWAY = tuple(
     f"pushgateway_{name}"
     for name in (
         *("url", "job", "labels", "timeout", "username", "password", "password_file", "token"),
-        *("token_file", "ca_file", "client_cert", "client_key", "on_failure", "spool_dir"),
+        *(
+            "token_file",
+            "allow_plaintext",
+            "ca_file",
+            "client_cert",
+            "client_key",
+            "on_failure",
+            "spool_dir",
+        ),
         *("spool_limit", "compatibility"),
     )
 )
@@ -115,6 +132,7 @@ INTERNAL = ("mesh_again", "mesh_started", "mesh_started_again", "mesh_waits_for"
 
 #: Prefixes of this collection: an unknown variable with such a prefix is misspelt.
 _PREFIXES = re.compile(r"(preflight|inflight|postflight|checks|mesh|pushgateway)_")
+_PREFIX_OF_AGENT = re.compile(r"agent_")
 #: Variables that may mean the name of a run, also checked on the command line.
 _RUN_NAME = re.compile(r"runs?(_|$)")
 #: Lowest similarity (`difflib`) at which a variable of the command line counts as misspelt.
@@ -142,6 +160,8 @@ def _read(role: str, *path: str) -> t.Any:
 
 def spec_of(playbook: str) -> Spec:
     """The argument spec of all variables that a playbook validates."""
+    if playbook == "agent":
+        return {**PLAYBOOKS[playbook], **role_options("agent")}
     if playbook not in PHASES:
         return PLAYBOOKS[playbook]
     return {**PLAYBOOKS[playbook], **OF_HOST, **role_options("checks"), **role_options("mesh")}
@@ -168,11 +188,15 @@ def misspelt(playbook: str, given: t.Collection[str], extra: t.Collection[str]) 
     """
     known = known_names(playbook)
     found = []
+    # Other programs have variables with the prefix agent_ too.
+    prefixes = _PREFIX_OF_AGENT if playbook == "agent" else _PREFIXES
+    known |= set(_read("agent", "vars", "main.yml")) if playbook == "agent" else set()
     for name in sorted(set(given) - known):
-        prefix = _PREFIXES.match(name)
+        prefix = prefixes.match(name)
         same = sorted(
             variable for variable in known if prefix and variable.startswith(prefix.group())
         )
+        same = [variable for variable in same if variable in spec_of(playbook)] or same
         near = nearest(name, set(same) - set(INTERNAL))
         if not near and name in extra:
             near = _nearest(name, playbook, given)

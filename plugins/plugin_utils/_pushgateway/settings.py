@@ -20,7 +20,10 @@ import urllib.parse
 from ansible import constants as C
 from ansible.errors import AnsibleError
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import hosts
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
+    hosts,
+    options as controller_options,
+)
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.spool import Spool
 
 #: Python modules that are needed, and the packages that contain them.
@@ -126,13 +129,23 @@ def settings_of(options: t.Mapping[str, t.Any], home: str) -> PushSettings | Non
     for name in ("ca_file", "client_cert", "client_key"):
         if name in given:
             _read(name, str(given[name]))
+    authorization = _authorization(given, user, password)
+    if (
+        authorization
+        and not given.get("allow_plaintext")
+        and controller_options.crosses_in_clear(url)
+    ):
+        raise ValueError(
+            f"url: {url!r} is invalid with a password or token, which would cross the network in "
+            "clear; expected https://, or allow_plaintext: true"
+        )
     spool_dir = os.path.join(os.path.expanduser(home), "autopilot_gpu", "spool")
     return PushSettings(
         url=url,
         job=job,
         labels=_labels(given.get("labels", {})),
         timeout=timeout,
-        authorization=_authorization(given, user, password),
+        authorization=authorization,
         ca_file=_path(given, "ca_file"),
         client_cert=_path(given, "client_cert"),
         client_key=_path(given, "client_key"),

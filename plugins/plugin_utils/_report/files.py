@@ -23,7 +23,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.atomic_file import (
     write,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import Line
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import Line, printable
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import page
 
 
@@ -84,7 +84,7 @@ def write_down(
             lines.insert(summary, Line(f"{file.title}: {shown(path)}"))
     result["summary_file"] = os.path.join(directory, "summary.txt")
     try:
-        write(result["summary_file"], "".join(f"{line.text}\n" for line in lines))
+        write(result["summary_file"], "".join(f"{printable(line.text)}\n" for line in lines))
     except OSError as error:
         failed.append(f"the summary could not be written: {error}")
     return failed

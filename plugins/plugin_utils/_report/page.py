@@ -29,6 +29,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.d
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
     COULD_NOT_TELL,
     FIT,
+    FITNESS_TEXTS,
     SKIPPED,
     UNFIT,
     CheckFinding,
@@ -60,10 +61,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import (
     page_heat,
     page_links,
 )
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_changes import (
-    FITNESS_TEXTS,
-    changes_of,
-)
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_changes import changes_of
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_grid import BAD, grid_of
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_parts import (
     SYMBOLS,
@@ -277,13 +275,8 @@ def _order(node: NodeReport) -> t.Any:
 
 def _counts(counts: dict[str, int]) -> list[tuple[str, int, str]]:
     """Label, number and status of each fitness that nodes have."""
-    kinds = (
-        ("unfit", UNFIT, FAIL),
-        ("undecided", COULD_NOT_TELL, UNKNOWN),
-        ("fit", FIT, PASS),
-        ("skipped", SKIPPED, SKIP),
-    )
-    found = [(words, counts[fit], status) for words, fit, status in kinds if counts[fit]]
+    kinds = ((UNFIT, FAIL), (COULD_NOT_TELL, UNKNOWN), (FIT, PASS), (SKIPPED, SKIP))
+    found = [(FITNESS_TEXTS[fit], counts[fit], status) for fit, status in kinds if counts[fit]]
     partial = counts["partial"]
     return (
         [("nodes", counts["nodes"], "")]

@@ -13,9 +13,8 @@ import typing as t
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
     COULD_NOT_TELL,
-    FIT,
     FITNESS,
-    SKIPPED,
+    FITNESS_TEXTS,
     UNFIT,
     CheckFinding,
     NodeReport,
@@ -28,8 +27,6 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_text im
     time_of,
 )
 
-#: Fitness of a node as text.
-FITNESS_TEXTS = {FIT: "fit", UNFIT: "unfit", COULD_NOT_TELL: "undecided", SKIPPED: "skipped"}
 _MOST_LINES = 30
 #: Ranks of changes: changes for the worse come first.
 _WORSE, _NEW, _BETTER, _GONE, _ONLY_NOW, _ONLY_BEFORE = range(6)

@@ -20,7 +20,9 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
     UNKNOWN,
     WARN,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.healthy_groups import (
+    in_order,
+)
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_text import folded, name_of
 
 BAD = (FAIL, UNKNOWN, WARN)
@@ -55,8 +57,7 @@ def grid_of(nodes: t.Sequence[NodeReport], anchors: t.Mapping[str, str]) -> Grid
     """
     statuses = [_by_check(node) for node in nodes]
     found = {check for by_check in statuses for check in by_check}
-    checks = [check for check in registry.NAMES if check in found]
-    checks = (checks + sorted(found - set(checks)))[:_MOST_CHECKS]
+    checks = list(in_order(found))[:_MOST_CHECKS]
     if not checks:
         return None
     bad = sum(node.status in BAD for node in nodes)

@@ -23,7 +23,6 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.release import __version__ as ansible_version
 from ansible.utils.display import Display
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import around_pass
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import store
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.atomic_file import (
     write,
@@ -65,6 +64,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._verdict import invo
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._verdict.previous_run import (
     previous_run,
 )
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._verdict import controller_snapshots
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {
     "results": {"type": "str", "default": "autopilot_checks"},
@@ -233,17 +233,23 @@ def _mesh_passes(
 
 
 def _keep_snapshots(report_dir: str, job: str, nodes: list[NodeAnswer]) -> str:
-    """Write the controller's copies of the nodes' snapshots; returns the reason of a failure, or
-    "".
+    """Write the controller's copies of the nodes' snapshots, which others must not read; returns
+    the reason of the first failure, or "".
     """
+    failures = []
     for node in nodes:
-        copy = around_pass.controller_copy(node.readings, node.facts)
+        copy = controller_snapshots.controller_copy(node.readings, node.facts)
         try:
             if copy is not None and copy.get("run") == job:
-                write(store.controller_path(report_dir, job, node.name), json.dumps(copy))
+                path = controller_snapshots.controller_path(report_dir, job, node.name)
+                os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+                write(path, json.dumps(copy), 0o600)
         except (OSError, ValueError) as error:
-            return f"{error}; those that the nodes keep will serve"
-    return ""
+            failures.append(f"{node.name}: {error}")
+    if not failures:
+        return ""
+    more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+    return f"{failures[0]}{more}; those that the nodes keep will serve"
 
 
 def _plans(

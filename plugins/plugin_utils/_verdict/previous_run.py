@@ -18,8 +18,8 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import document
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import files
 
-#: Newest documents that are read; older ones are of little interest.
-_MOST_READ = 8
+#: Newest documents that are searched; older ones are of little interest.
+_MOST_SEARCHED = 100
 
 
 def previous_run(directory: str, run: RunIdentity) -> RunReport | None:
@@ -36,15 +36,23 @@ def previous_run(directory: str, run: RunIdentity) -> RunReport | None:
                     found.append((os.path.getmtime(path), path))
     except OSError:
         return None
-    for _modified, path in sorted(found, reverse=True)[:_MOST_READ]:
+    for _modified, path in sorted(found, reverse=True)[:_MOST_SEARCHED]:
         try:
             with open(path, encoding="utf-8") as lines:
+                # A watched job has a document for each pass: for other phases the head is enough.
+                if not _is_comparable(RunReport.from_dict(document.read_head(lines)), run):
+                    continue
+                lines.seek(0)
                 report = RunReport.from_dict(document.read_without_readings(lines))
         except (OSError, ValueError):
             continue
-        of_run = report.run
-        if (of_run.phase, of_run.job) == (run.phase, run.job) and not (
-            report.verdict.incomplete or report.replay
-        ):
+        if _is_comparable(report, run):
             return report
     return None
+
+
+def _is_comparable(report: RunReport, run: RunIdentity) -> bool:
+    """True for a complete run, not a replay, of the same phase and job."""
+    return (report.run.phase, report.run.job) == (run.phase, run.job) and not (
+        report.verdict.incomplete or report.replay
+    )

@@ -13,7 +13,7 @@ import os
 import sys
 
 from . import logs
-from .settings import AgentSettings
+from _health.agent.settings import AgentSettings
 
 _M_ARENA_MAX = -8
 

@@ -17,7 +17,7 @@ from typing import Mapping
 
 from _health.cluster.agents_without_dcgm import report_of
 
-from .settings import AgentSettings
+from _health.agent.settings import AgentSettings
 
 #: The file from which the kubelet reads the termination message of a container.
 MESSAGE = Path("/dev/termination-log")

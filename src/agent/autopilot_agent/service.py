@@ -18,6 +18,7 @@ from _health.cluster.mark_states import Rules
 from _health.model import PASS, SKIP, UNKNOWN
 from _health.cluster.agents_without_dcgm import AgentWithoutDcgm, summary_of
 
+from .fleet.agent_tls import AgentTls
 from .http import http_api
 from .fleet import network_checks
 from .passes import volume_claim
@@ -27,7 +28,7 @@ from .http.exposition import Exposition
 from .cluster.kube import Kube
 from .passes.orphans import Reaper
 from .cluster.marker import NodeMarker
-from .settings import AgentSettings
+from _health.agent.settings import AgentSettings
 from .passes.history import History
 from .passes.mark_decision import decide_mark
 from .passes.timer import AGAIN_SHARE, Timer, deep_delay, periodic_delay
@@ -107,7 +108,9 @@ class Service:
             ),
             (self._readiness(), settings.readiness_port),
         ):
-            self._listening.append(await http_api.serve(app, settings.bind, port))
+            # Probes and the metrics port stay without TLS; /metrics is on the port of the API too.
+            tls = AgentTls(settings) if port == settings.port else None
+            self._listening.append(await http_api.serve(app, settings.bind, port, tls=tls))
         if self.marker:
             await self.marker.start()
         self.deep.start()
@@ -165,7 +168,7 @@ class Service:
         self.exposition.heard(done)
         decision = decide_mark(self.history, time.monotonic())
         if self.marker and decision and not is_deep:
-            self.marker.checked(decision.status, decision.reasons, done.run_id)
+            self.marker.checked(decision.status, decision.reasons, done.run_id, decision.code)
         self._reaper.reap()
         log.info(
             "pass",

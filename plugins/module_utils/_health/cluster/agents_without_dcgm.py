@@ -12,7 +12,7 @@ from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence,
 
 from ..knowledge.dcgm import BUILD_ARGUMENTS
 from .api_objects import PodObject
-from ..lenient import decode, sequence
+from ..lenient import decode, parse_json, sequence
 
 #: Checks that the defaults leave out without dcgmi -> their names in a sentence.
 LEFT_OUT = {
@@ -70,8 +70,8 @@ def _agent_in(pod: PodObject) -> Optional[AgentWithoutDcgm]:
         message = status.get("state", {}).get("terminated", {}).get("message")
         if status.get("name") == CONTAINER and message is not None and len(message) <= _MOST_BYTES:
             try:
-                report = decode(AgentReport, json.loads(message))
-            except (ValueError, RecursionError):
+                report = decode(AgentReport, parse_json(message))
+            except ValueError:
                 return None
             return (
                 AgentWithoutDcgm(node, known_in(report.get("left_out")))

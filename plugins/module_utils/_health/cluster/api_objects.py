@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Dict, List, TypedDict
 
-from .client import ApiObject, ObjectMetadata
+from .client import ApiObject, ObjectMetadata, metadata_of
 
 
 class ContainerEnd(TypedDict, total=False):
@@ -122,3 +122,9 @@ class JobObject(TypedDict, total=False):
     metadata: ObjectMetadata
     spec: JobSpec
     status: JobStatus
+
+
+def owned_by_node(node: ApiObject) -> ApiObject:
+    """An ownerReference to a node: the garbage collector removes the object with its node."""
+    meta = metadata_of(node)
+    return {"apiVersion": "v1", "kind": "Node", "name": meta["name"], "uid": meta["uid"]}

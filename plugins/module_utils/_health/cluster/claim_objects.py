@@ -87,23 +87,21 @@ class Plan(NamedTuple):
     #: The node that mounts the volume; without it, the scheduler chooses.
     node: Optional[str] = None
     image: Optional[str] = None
-    #: The agent's pod whose image and tolerations are used; without it, any agent pod of the
-    #: namespace.
+    #: The agent's pod whose image and tolerations are used, and its namespace; without it, any agent
+    #: pod of ``namespace``.
     agent: Optional[str] = None
+    agent_namespace: Optional[str] = None
     #: Owner of the objects (an ownerReference).
     owner: Optional[ApiObject] = None
 
 
 class PodPattern(TypedDict):
-    """Settings copied from the agent's pod. ``owner`` is that pod if it was named: the garbage
-    collector then removes the objects with it.
-    """
+    """Settings copied from the agent's pod."""
 
     image: str
     pull_secrets: List[ApiObject]
     tolerations: List[ApiObject]
     security_context: ApiObject
-    owner: Optional[ApiObject]
 
 
 def claim_of(plan: Plan) -> ApiObject:

@@ -9,7 +9,6 @@ interruption. The caller runs `removal` afterwards in every case.
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 from typing import Any, Callable, Dict, List, Optional, Tuple, Union
@@ -25,6 +24,7 @@ from .api_objects import (
     QuotaObject,
     StatusCondition,
     StorageClassObject,
+    owned_by_node,
 )
 from .claim_objects import LABELS, LIFETIME, Plan, PodPattern, claim_of, pod_of
 from .client import (
@@ -42,7 +42,7 @@ from .client import (
     path_of,
 )
 from ..knowledge.cluster import CONTAINER, SELECTOR, keeps_volumes
-from ..lenient import decode
+from ..lenient import decode, parse_json
 from ..times import parse_stamp
 
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
@@ -55,7 +55,12 @@ _MOST_EVENTS, _MOST_TEXT = 10, 400
 Readings = Dict[str, Any]
 
 
-def plan_of(options: Dict[str, Any], seconds: float, agent: Optional[str] = None) -> Plan:
+def plan_of(
+    options: Dict[str, Any],
+    seconds: float,
+    agent: Optional[str] = None,
+    agent_namespace: Optional[str] = None,
+) -> Plan:
     """Build the test from the check's options; ``agent`` is the pod that runs the test, if any."""
     return Plan(
         name=f"autopilot-claim-{uuid.uuid4().hex[:12]}",
@@ -67,6 +72,7 @@ def plan_of(options: Dict[str, Any], seconds: float, agent: Optional[str] = None
         node=options.get("node"),
         image=options.get("image"),
         agent=agent,
+        agent_namespace=agent_namespace,
     )
 
 
@@ -83,7 +89,11 @@ def attempt(
     try:
         if (yield from _unusable_class(plan, readings)):
             return
-        readings["orphans"] = [] if dry_run else (yield from remove_orphans(plan.namespace, now))
+        if plan.agent and plan.node:
+            node = yield Request("GET", path_of("api/v1/nodes", plan.node))
+            plan = plan._replace(owner=owned_by_node(node))
+        orphans = [] if dry_run else (yield from remove_orphans(plan, now))
+        readings["orphans"] = orphans
         if (
             not (
                 yield from _made(
@@ -102,7 +112,6 @@ def attempt(
         if like is None:
             readings["no_image"] = True
             return
-        plan = plan._replace(owner=like["owner"])
         if not (
             yield from _made(plan, readings, "claim", "persistentvolumeclaims", claim_of(plan))
         ):
@@ -177,7 +186,8 @@ def pattern(plan: Plan) -> Procedure[Optional[PodPattern]]:
     """Settings to copy from the agent's pod; None if no image is known."""
     try:
         if plan.agent:
-            pods = [(yield Request("GET", _path(plan.namespace, "pods", plan.agent)))]
+            namespace = plan.agent_namespace or plan.namespace
+            pods = [(yield Request("GET", _path(namespace, "pods", plan.agent)))]
         else:
             pods = yield from items(_path(plan.namespace, "pods"), {"labelSelector": SELECTOR})
     except (Forbidden, NotFound):
@@ -194,11 +204,6 @@ def pattern(plan: Plan) -> Procedure[Optional[PodPattern]]:
     )
     if not image:
         return None
-    owner = (
-        {"apiVersion": "v1", "kind": "Pod", "name": plan.agent, "uid": pod["metadata"]["uid"]}
-        if plan.agent and pods
-        else None
-    )
     # Tolerations that the API server adds to a DaemonSet's pods (not-ready, pressure) would put the
     # pod on nodes that cannot start it.
     tolerations = [
@@ -211,7 +216,6 @@ def pattern(plan: Plan) -> Procedure[Optional[PodPattern]]:
         "pull_secrets": spec.get("imagePullSecrets", []),
         "tolerations": tolerations,
         "security_context": _security_context(spec, image),
-        "owner": owner,
     }
 
 
@@ -316,7 +320,7 @@ def _error_text(state: Union[ContainerEnd, ContainerWait, None]) -> Optional[str
 
 def _latest_events(message: Optional[str]) -> Optional[Dict[str, Any]]:
     try:
-        said = json.loads(str(message))
+        said = parse_json(str(message))
     except ValueError:
         return None
     return said if isinstance(said, dict) else None
@@ -374,15 +378,17 @@ def _quotas(namespace: str) -> Procedure[Dict[str, Any]]:
     }
 
 
-def remove_orphans(namespace: str, now: float) -> Procedure[List[str]]:
-    """Remove orphans of earlier runs, which are objects older than their declared lifetime; returns
-    what was removed.
+def remove_orphans(plan: Plan, now: float) -> Procedure[List[str]]:
+    """Remove orphans of earlier runs, which are objects older than their declared lifetime; of a
+    plan with an owner only the owner's. Returns what was removed.
     """
+    namespace = plan.namespace
     selector = {"labelSelector": ",".join(f"{key}={value}" for key, value in LABELS.items())}
     removed = []
     for kind in ("pods", "persistentvolumeclaims"):
         for one in (yield from items(_path(namespace, kind), selector)):
-            if _is_left(one, now):
+            owners = [owner.get("uid") for owner in metadata_of(one).get("ownerReferences", [])]
+            if _is_left(one, now) and (plan.owner is None or plan.owner["uid"] in owners):
                 yield from _deleted(namespace, kind, name_of(one))
                 removed.append(f"{kind}/{name_of(one)}")
     return removed

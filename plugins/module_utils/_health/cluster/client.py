@@ -10,7 +10,6 @@ A procedure is a generator. It yields a `Request` and is sent the decoded JSON a
 
 from __future__ import annotations
 
-import json
 import random
 from typing import (
     Any,
@@ -20,13 +19,14 @@ from typing import (
     List,
     NamedTuple,
     Optional,
+    Sequence,
     TypedDict,
     TypeVar,
     Union,
 )
 from urllib.parse import quote
 
-from ..lenient import decode, mapping, mappings_in
+from ..lenient import decode, mapping, mappings_in, parse_json
 
 JSON, MERGE, STRATEGIC, APPLY = (
     "application/json",
@@ -65,6 +65,7 @@ class ObjectMetadata(TypedDict, total=False):
     labels: Dict[str, str]
     annotations: Dict[str, str]
     finalizers: List[str]
+    ownerReferences: List[Dict[str, Any]]
     creationTimestamp: str
     #: Present, whatever its type: the object is being deleted.
     deletionTimestamp: Any
@@ -164,7 +165,7 @@ def error_of(
     """
     if isinstance(body, (str, bytes)):
         try:
-            body = json.loads(body)
+            body = parse_json(body)
         except ValueError:
             body = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
     told = body if isinstance(body, dict) else {"message": body}
@@ -178,6 +179,78 @@ def error_of(
         str(told.get("reason") or _REASONS.get(status, "")),
         wait,
     )
+
+
+def answer_of(content: Union[bytes, bytearray]) -> ApiObject:
+    """The object of a successful answer. Raises ValueError."""
+    answer = parse_json(content)
+    if not isinstance(answer, dict):
+        raise ValueError("the answer is no JSON object")
+    return answer
+
+
+# ---- rights ----
+
+
+class Right(NamedTuple):
+    """A verb on a resource, such as ``create`` on ``serviceaccounts/token``; in the whole cluster
+    for the namespace "".
+    """
+
+    verb: str
+    resource: str
+    namespace: str = ""
+
+    def __str__(self) -> str:
+        where = f"in namespace {self.namespace}" if self.namespace else "in the cluster"
+        return f"{self.verb} {self.resource} {where}"
+
+
+def missing_rights(rights: Sequence[Right]) -> Procedure[List[Right]]:
+    """Which of the rights the caller lacks, as the API server says."""
+    missing = []
+    for right in rights:
+        resource, _slash, subresource = right.resource.partition("/")
+        asked = {"verb": right.verb, "resource": resource, "subresource": subresource}
+        answer = yield Request(
+            "POST",
+            "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+            {
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview",
+                "spec": {"resourceAttributes": {**asked, "namespace": right.namespace}},
+            },
+        )
+        if mapping(answer.get("status")).get("allowed") is not True:
+            missing.append(right)
+    return missing
+
+
+def refused_at_once(procedure: Procedure[T]) -> Procedure[T]:
+    """The procedure, which only reads. If it lacks rights, it is carried on as if it had found
+    nothing, and the error names every refused request.
+    """
+    refused: List[Forbidden] = []
+    try:
+        step = next(procedure)
+        while True:
+            try:
+                answer = yield step
+            except Forbidden as error:
+                refused.append(error)
+                answer = {"metadata": {}, "items": []}
+            except ApiError as error:
+                step = procedure.throw(error)
+                continue
+            step = procedure.send(answer)
+    except StopIteration as end:
+        if not refused:
+            result: T = end.value
+            return result
+    finally:
+        procedure.close()
+    reasons = list(dict.fromkeys(str(error) for error in refused))
+    raise Forbidden("; ".join(reasons), 403, "Forbidden")
 
 
 # ---- requests ----

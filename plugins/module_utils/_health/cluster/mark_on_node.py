@@ -17,11 +17,15 @@ from ..knowledge.marks import (
     CONDITION,
     CONDITION_REASON,
     EVICT,
+    FIT,
+    FITNESS_LABEL,
     MARKS,
     NONE,
     OLD_WORDS,
     PASS,
     TESTING,
+    UNFIT,
+    UNKNOWN,
     WARN,
 )
 from .client import ApiObject, ObjectMetadata
@@ -34,9 +38,12 @@ from .mark_states import (
     State,
     Test,
     TestingEnded,
+    code_of,
+    fitness_of,
     step,
+    valid_code,
 )
-from ..lenient import decode, mapping, text
+from ..lenient import decode, mapping, parse_json, text
 from ..times import format_utc, parse_stamp, stamp_of
 
 #: Maximum recorded characters of a reason, of the tests and of a name; all annotations of a node
@@ -96,6 +103,8 @@ class MarkRecord(TypedDict, total=False):
     cordoned: bool
     #: The DCGM level that failed.
     failed: int
+    fitness: str
+    code: str
 
 
 class Decision(NamedTuple):
@@ -134,9 +143,28 @@ def result_key(rules: Rules, level: int) -> str:
     return _sibling(rules, f"dcgm.level.{level}")
 
 
+def _result_keys(rules: Rules) -> List[str]:
+    return [result_key(rules, level) for level in (1, 2, 3, 4)]
+
+
 def written_labels(rules: Rules) -> List[str]:
-    """The labels of a node that marks own: the mark, and a result for each DCGM level."""
-    return [rules.label_key] + [result_key(rules, level) for level in (1, 2, 3, 4)]
+    """The labels of a node that marks own: the mark, a result for each DCGM level, the fitness."""
+    return [rules.label_key, *_result_keys(rules), FITNESS_LABEL]
+
+
+def written_annotations(rules: Rules) -> List[str]:
+    """The annotations of a node that marks own: the record, and the failed tests of each level."""
+    return [record_key(rules)] + [f"{key}.output" for key in _result_keys(rules)]
+
+
+def written_keys(rules: Rules) -> Dict[str, List[str]]:
+    """Every key on a node that marks own. The admission policy of the role agent allows no other."""
+    return {
+        "labels": written_labels(rules),
+        "annotations": written_annotations(rules),
+        "taints": [rules.label_key],
+        "conditions": [CONDITION],
+    }
 
 
 # ---- reading ----
@@ -165,8 +193,8 @@ def mark_of(value: Any) -> str:
 def _record(node: NodeObject, rules: Rules) -> Optional[MarkRecord]:
     """The record; None if it is missing or empty."""
     try:
-        found = mapping(json.loads(_annotations(node).get(record_key(rules), "")))
-    except (ValueError, RecursionError):
+        found = mapping(parse_json(_annotations(node).get(record_key(rules), "")))
+    except ValueError:
         return None
     return decode(MarkRecord, found) if found else None
 
@@ -202,6 +230,7 @@ def _state_of(node: NodeObject, rules: Rules, now: float) -> State:
         cordoned = False
     level = record.get("failed", 0)
     failed = level if 1 <= level <= 4 else 0
+    fitness = record.get("fitness", "")
     if found is not None and mark == known:
         return State(
             mark,
@@ -212,6 +241,8 @@ def _state_of(node: NodeObject, rules: Rules, now: float) -> State:
             _test(record.get("test")),
             cordoned,
             failed,
+            fitness if fitness in (FIT, UNFIT, UNKNOWN) else "",
+            valid_code(record.get("code", "")),
         )
     # TESTING set by hand, or by IBM Autopilot, must not hide the previous mark.
     test = (
@@ -276,7 +307,7 @@ def decide(
     elif state.mark != EVICT:
         state = state._replace(cordoned=None)
     gone = isinstance(event, Removed)
-    labels: Wanted = {rules.label_key: state.mark or None}
+    labels: Wanted = {rules.label_key: state.mark or None, FITNESS_LABEL: fitness_of(state) or None}
     annotations: Wanted = {record_key(rules): None if gone else _recorded(state)}
     if isinstance(event, TestingEnded) and event.outcome != "unknown":
         key = result_key(rules, event.level)
@@ -284,7 +315,7 @@ def decide(
         labels[key] = format_utc(now, f"{word}_%Y-%m-%d_%H.%M.%SUTC")
         annotations[f"{key}.output"] = ",".join(event.tests)[:MOST_TESTS] or None
     elif gone:
-        for key in written_labels(rules)[1:]:
+        for key in _result_keys(rules):
             labels[key] = annotations[f"{key}.output"] = None
     patch = _patch_of(node, labels, annotations, spec)
     status_patch, turns = _condition(node, state, rules, now, beats=not isinstance(event, Refresh))
@@ -337,6 +368,10 @@ def _recorded(state: State) -> Optional[str]:
         record["cordoned"] = state.cordoned
     if state.failed:
         record["failed"] = state.failed
+    if state.fitness:
+        record["fitness"] = state.fitness
+    if state.code:
+        record["code"] = state.code
     return json.dumps(record, sort_keys=True)
 
 
@@ -374,15 +409,22 @@ def _condition(
 ) -> Tuple[Optional[ApiObject], bool]:
     """The patch of the node's status, and whether more than the heartbeat changes."""
     known = next(iter(_conditions(node)), NodeCondition())
-    status = MARKS[state.mark].condition
-    if not rules.condition or not status:
-        ours = known.get("reason", "").startswith(CONDITION_REASON)
+    fitness = fitness_of(state)
+    if not rules.condition or not fitness:
+        ours = known.get("reason", "").startswith(CONDITION_REASON) or (
+            record_key(rules) in _annotations(node)
+        )
         return (
             ({"status": {"conditions": [{"$patch": "delete", "type": CONDITION}]}}, True)
-            if ours
+            if ours and known
             else (None, False)
         )
+    status = {FIT: "True", UNFIT: "False"}.get(fitness, "Unknown")
+    if state.mark == TESTING and fitness == FIT:
+        status = "Unknown"
     reason = CONDITION_REASON + state.mark.capitalize()
+    if fitness == UNFIT:
+        reason = code_of(state) or reason
     message = state.reason[:MOST_REASON]
     turns = (status, reason, message) != (
         known.get("status", ""),
@@ -415,7 +457,7 @@ def shown(given: ApiObject, rules: Rules) -> Dict[str, Any]:
         "annotations": {
             key: value
             for key, value in _annotations(node).items()
-            if key in [record_key(rules)] + [f"{key}.output" for key in keys[1:]]
+            if key in written_annotations(rules)
         },
         "taints": [
             taint for taint in spec.get("taints", []) if taint.get("key") == rules.label_key

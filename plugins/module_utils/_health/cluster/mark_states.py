@@ -18,7 +18,8 @@ import math
 import re
 from typing import Iterable, NamedTuple, Optional, Tuple, Union
 
-from ..knowledge.marks import EVICT, MARKS, NONE, PASS, TESTING, WARN
+from ..knowledge.marks import DIAGNOSTIC_FAILED, EVICT, FIT, MARKS, NONE, PASS, TESTING, UNFIT, WARN
+from ..knowledge.marks import UNKNOWN as UNTOLD
 from ..model import FAIL, SKIP, STATUSES, UNKNOWN, Finding
 from ..model import PASS as PASSED
 from ..model import WARN as WARNED
@@ -119,6 +120,10 @@ class State(NamedTuple):
     cordoned: Optional[bool] = None
     #: The DCGM level at which a deep diagnostic failed without a later pass; 0 for none.
     failed: int = 0
+    #: What the last checks said: fit, unfit or unknown; "" if none did since a person set the mark.
+    fitness: str = ""
+    #: The code of the finding by which the checks found the node unfit.
+    code: str = ""
 
 
 def is_expired(test: Test, now: float) -> bool:
@@ -144,6 +149,8 @@ class Checked(NamedTuple):
     reason: str = ""
     #: Time of the event; an event older than the mark is ignored. None: just now.
     at: Optional[float] = None
+    #: The code of the worst finding.
+    code: str = ""
 
 
 class TestingBegan(NamedTuple):
@@ -269,7 +276,9 @@ def step(state: State, event: Event, now: float, by: str, run: str = "") -> Step
         return Step(_abandoned(state, event, now))
     if isinstance(event, Set):
         return Step(
-            _to(state, event.mark, event.reason, now, by, run)._replace(test=None, failed=0)
+            _to(state, event.mark, event.reason, now, by, run)._replace(
+                test=None, failed=0, fitness="", code=""
+            )
         )
     if isinstance(event, Removed):
         return Step(State(cordoned=state.cordoned))
@@ -300,7 +309,7 @@ def _checked(state: State, event: Checked, now: float, by: str, run: str) -> Sta
     )
     if late or event.status not in (PASSED, WARNED, UNKNOWN, FAIL):
         return state
-    test = state.test
+    state, test = _with_fitness(state, event), state.test
     if state.mark in (TESTING, EVICT):
         if test is None:
             return state
@@ -314,6 +323,36 @@ def _checked(state: State, event: Checked, now: float, by: str, run: str) -> Sta
         return state
     reason = f"could not tell: {event.reason}" if event.status == UNKNOWN else event.reason
     return _to(state, mark, reason, now, by, run)
+
+
+def valid_code(code: str) -> str:
+    """The code of a finding if Kubernetes accepts it as the reason of a condition, else ""."""
+    return code if re.fullmatch(r"[a-z][a-z0-9_]{0,98}[a-z0-9]", code) else ""
+
+
+def _with_fitness(state: State, event: Checked) -> State:
+    """The state with what the checks say; what cannot be told does not make an unfit node better."""
+    if event.status == FAIL:
+        return state._replace(fitness=UNFIT, code=valid_code(event.code))
+    if event.status == UNKNOWN:
+        return state if state.fitness == UNFIT else state._replace(fitness=UNTOLD, code="")
+    return state._replace(fitness=FIT, code="")
+
+
+def fitness_of(state: State) -> str:
+    """The value of the fitness label; "" for none."""
+    if state.mark == EVICT or state.failed:
+        return UNFIT
+    if state.mark == PASS:
+        return FIT
+    if state.mark == TESTING and not state.fitness:
+        return MARKS[state.test.base if state.test else NONE].fitness or UNTOLD
+    return state.fitness or MARKS[state.mark].fitness
+
+
+def code_of(state: State) -> str:
+    """Why the node is unfit: the code of a finding; "" if nobody said it."""
+    return state.code or (DIAGNOSTIC_FAILED if state.failed else "")
 
 
 def _still_failed(level: int) -> str:
@@ -346,7 +385,7 @@ def _ended(state: State, event: TestingEnded, now: float, by: str, run: str) -> 
         # Another writer changed the mark since these checks began: the result is old and may at
         # most warn.
         return (
-            _checked(state, Checked(FAIL, event.reason), now, by, run)
+            _checked(state, Checked(FAIL, event.reason, code=DIAGNOSTIC_FAILED), now, by, run)
             if event.outcome in ("failed", "fatal")
             else state
         )
@@ -376,7 +415,7 @@ def _ended(state: State, event: TestingEnded, now: float, by: str, run: str) -> 
     return (
         _to(over, WARN, "other checks found something, the deep diagnostic passed", now, by, run)
         if warned
-        else _to(over, PASS, event.reason, now, by, run)
+        else _to(over, PASS, event.reason, now, by, run)._replace(fitness="", code="")
     )
 
 

@@ -35,7 +35,7 @@ from .client import (
 )
 from .mark_states import SKEW, Event, Refresh, Removed, Rules, State, validate_rules
 from .mark_on_node import Decision, decide, mark_of, shown
-from ..lenient import mapping, number
+from ..lenient import mapping, number, parse_json
 from ..times import stamp_of
 
 NODES = "api/v1/nodes"
@@ -145,6 +145,11 @@ def _write_condition(
                 content_type=STRATEGIC,
             )
             return
+        except Forbidden:
+            # Without conditions an agent has no right to remove the condition of earlier rules.
+            if rules.condition:
+                raise
+            return
         except Conflict:
             yield after_conflict(attempt)
         node = yield Request("GET", path_of(NODES, name))
@@ -194,8 +199,8 @@ def places(lease: Optional[ApiObject], now: float) -> Dict[str, float]:
     # Not decoded with `lenient`, which truncates texts: the places of a thousand nodes are longer.
     annotations = mapping(mapping(mapping(lease).get("metadata")).get("annotations"))
     try:
-        found = mapping(json.loads(annotations.get(PLACES) or "{}"))
-    except (TypeError, ValueError, RecursionError):
+        found = mapping(parse_json(annotations.get(PLACES) or "{}"))
+    except (TypeError, ValueError):
         return {}
     first, last = now - SKEW, now + PLACE_SECONDS + SKEW
     return {node: until for node, until in found.items() if number(until, first, last) is not None}

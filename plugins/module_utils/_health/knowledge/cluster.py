@@ -8,12 +8,19 @@ from typing import Any, Mapping
 
 #: The default namespace of the agent: IBM Autopilot's namespace.
 NAMESPACE = "autopilot"
+#: Added to the agent's namespace: the name of the namespace of its pods that reserve GPUs and of its
+#: volume claims.
+WORK = "-work"
 #: Labels of the agent's pods, as a selector.
 SELECTOR = "app.kubernetes.io/name=autopilot-gpu,app.kubernetes.io/component=agent"
 CONTAINER = "agent"
 PORT = 3333
+#: The Service of the agents, for whose DNS name their certificate is.
+SERVICE = "autopilot-healthchecks"
 #: The service account by which playbooks ask the agents.
 CLIENT = "autopilot-client"
+#: The audience of its token, which only the agents accept.
+AUDIENCE = "autopilot"
 
 #: Names of NVIDIA's device plugin and GPU feature discovery (docs of k8s-device-plugin v0.17).
 GPU = "nvidia.com/gpu"

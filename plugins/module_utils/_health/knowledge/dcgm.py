@@ -80,10 +80,14 @@ MEANINGS: Dict[str, Meaning] = {
     ),
 }
 
+#: Error code of a PCIe link with fewer lanes than supported.
+PCIE_WIDTH = 46
 #: Codes whose severity in DCGM leads to the wrong step.
 OVERRIDES: Dict[int, Meaning] = {
     # DCGM says CONFIG; a link that came up narrower is a seating, riser or board fault.
-    46: Meaning("pcie_width", FAIL, "drain_node", "the PCIe link is narrower than supported"),
+    PCIE_WIDTH: Meaning(
+        "pcie_width", FAIL, "drain_node", "the PCIe link is narrower than supported"
+    ),
     # DCGM says RESET; a reset does not repair a failed remapping (NVIDIA GPU Memory Error
     # Management: RMA criterion).
     80: Meaning("row_remap_failure", FAIL, "replace_part", "a row could not be remapped"),

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional
+
+from ..model import FAIL, PASS, WARN
 
 ROW_REMAPPING, PAGE_RETIREMENT, NO_PROTECTION = "row_remapping", "page_retirement", "none"
 
@@ -29,6 +31,10 @@ _OVERVIEW = (
     "NVIDIA GPU Memory Error Management, overview: Ampere, Hopper and Blackwell have "
     "containment, page offlining and row remapping"
 )
+_GDDR = (
+    "NVIDIA GPU Memory Error Management, table 1, has no GB20x: as GA10x and AD10x, the GDDR GPUs "
+    "before it, with row remapping and without containment"
+)
 _RETIREMENT = "NVIDIA Dynamic Page Retirement, chapter Availability"
 _ZEROS = (
     "gpud pull request 351: NVML answers zeros for row remapping on GeForce GPUs that do "
@@ -38,7 +44,7 @@ _ZEROS = (
 #: The first row that matches counts.
 MODELS: List[Model] = [
     Model(r"\bGeForce\b|\bTITAN\b|\bGB10\b", "various", "various", NO_PROTECTION, False, _ZEROS),
-    Model(r"\b(A100X?|A800|A30X?)\b", "GA100", "Ampere", ROW_REMAPPING, True, _SUPPORTED),
+    Model(r"\b(A100X?|A800|AX800|A30X?)\b", "GA100", "Ampere", ROW_REMAPPING, True, _SUPPORTED),
     Model(r"\b(H100|H200|H800|H20|GH200)\b", "GH100", "Hopper", ROW_REMAPPING, True, _SUPPORTED),
     Model(
         r"\b(B100|B200|B300|GB200|GB300)\b", "GB100", "Blackwell", ROW_REMAPPING, True, _OVERVIEW
@@ -52,16 +58,17 @@ MODELS: List[Model] = [
         _SUPPORTED,
     ),
     Model(
-        r"\b(L2|L4|L20|L40S?)\b|\bRTX \d{4}\b.*\bAda\b",
+        r"\b(L2|L4|L20|L40[GS]?)\b|\bRTX \d{4}\b.*\bAda\b",
         "AD10x",
         "Ada",
         ROW_REMAPPING,
         False,
         _SUPPORTED,
     ),
-    Model(r"\bV100[SX]?\b", "GV100", "Volta", PAGE_RETIREMENT, False, _RETIREMENT),
+    Model(r"\bRTX PRO \d{4}\b|\bRTX 6000D\b", "GB20x", "Blackwell", ROW_REMAPPING, False, _GDDR),
+    Model(r"\b(V100[SX]?|Quadro GV100)\b", "GV100", "Volta", PAGE_RETIREMENT, False, _RETIREMENT),
     Model(
-        r"\bT4G?\b|\bQuadro RTX [68]000\b", "TU10x", "Turing", PAGE_RETIREMENT, False, _RETIREMENT
+        r"\bT4G?\b|\bQuadro RTX [568]000\b", "TU10x", "Turing", PAGE_RETIREMENT, False, _RETIREMENT
     ),
     Model(r"\bP(100|40|6|4)\b", "GP10x", "Pascal", PAGE_RETIREMENT, False, _RETIREMENT),
 ]
@@ -80,17 +87,33 @@ def model_of(name: object) -> Optional[Model]:
 #: memory with others, and its links are the host's.
 VIRTUAL = r"-\d{1,3}[ABCQ](ME)?$"
 
-#: NVML's field 230 and Xid 154 -> action, message: NVML API reference,
-#: nvmlDeviceGpuRecoveryAction_t. From 5 the meaning differs between releases of NVML, so these are
-#: unknown actions.
-_RECOVERY: Dict[int, Tuple[str, str]] = {
-    1: ("reset_gpu", "the driver requests a reset of this GPU"),
-    2: ("reboot_node", "the driver requests a reboot of the node"),
-    3: (
+
+class Recovery(NamedTuple):
+    """What the driver asks for: status, action, and the request as text."""
+
+    status: str
+    action: str
+    text: str
+
+
+NO_RECOVERY = Recovery(PASS, "none", "the driver requests no recovery")
+#: NVML's field 230 and the number in Xid 154: NVML API reference, nvmlDeviceGpuRecoveryAction_t.
+_RECOVERY: Dict[int, Recovery] = {
+    1: Recovery(FAIL, "reset_gpu", "the driver requests a reset of this GPU"),
+    2: Recovery(FAIL, "reboot_node", "the driver requests a reboot of the node"),
+    3: Recovery(
+        FAIL,
         "drain_node",
         "the driver requests to end all work that uses peer-to-peer traffic, then to check again",
     ),
-    4: ("reset_gpu", "the driver requests to drain this GPU and to reset it"),
+    4: Recovery(FAIL, "reset_gpu", "the driver requests to drain this GPU and to reset it"),
+    # Since NVML 595. All nodes of the domain log it for one fault, and each GPU works on within its
+    # node: NVIDIA's DRA driver keeps such GPUs in service, too.
+    5: Recovery(
+        WARN,
+        "fix_configuration",
+        "the driver requests to recover the IMEX domain; restart nvidia-imex on all its nodes",
+    ),
 }
 
 
@@ -113,8 +136,14 @@ def shares_memory(name: object) -> bool:
     return bool(re.search(r"\bG[HB]\d+\b", str(name)))
 
 
-def recovery_action(number: int) -> Tuple[str, str]:
-    """Action and words for a recovery action other than 0, which is none."""
-    return _RECOVERY.get(
-        number, ("drain_node", f"the driver requests an unknown recovery action ({number})")
+def recovery_action(number: int, words: str = "") -> Recovery:
+    """The request for a recovery action other than 0, which is none. ``words`` are the driver's, if
+    known: they count where a later release of the driver has another number for them.
+    """
+    if "imex" in words.lower():
+        return _RECOVERY[5]
+    named = f"{number}, {words}" if words else f"{number}"
+    unknown = Recovery(
+        FAIL, "drain_node", f"the driver requests an unknown recovery action ({named})"
     )
+    return _RECOVERY.get(number, unknown)

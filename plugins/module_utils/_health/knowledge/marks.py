@@ -13,6 +13,13 @@ from typing import Dict, NamedTuple
 
 NONE, PASS, WARN, TESTING, EVICT = "", "PASS", "WARN", "TESTING", "EVICT"
 
+#: The label that says whether the node is fit to run, which the mark does not: WARN is also what
+#: could not be told. Its values.
+FITNESS_LABEL = "autopilot.gpu/fitness"
+FIT, UNFIT, UNKNOWN = "fit", "unfit", "unknown"
+#: The code of a node that a deep diagnostic found unfit.
+DIAGNOSTIC_FAILED = "deep_diagnostic_failed"
+
 #: Label values of other programs that mean one of ours: ERR is what IBM Autopilot wrote for WARN
 #: until its version 2.1.0.
 OLD_WORDS = {"ERR": WARN}
@@ -30,8 +37,8 @@ class Mark(NamedTuple):
     set_by: str
     #: Events that end the mark.
     cleared_by: str
-    #: Status of the node condition: only ``False`` is what programs that drain nodes act on.
-    condition: str
+    #: Value of the fitness label where no check has told: a person set the mark.
+    fitness: str
     #: The effect on pods that request GPUs, by AppWrapper's default configuration.
     appwrapper: str
     #: True if the taint and the cordon apply, if they are enabled.
@@ -54,7 +61,7 @@ MARKS: Dict[str, Mark] = {
         "All checks had a result and found nothing.",
         "A pass of all periodic checks; a deep diagnostic that passes; a person.",
         "The next pass with a finding or an unknown result.",
-        "True",
+        FIT,
         "Nothing.",
     ),
     WARN: Mark(
@@ -63,7 +70,7 @@ MARKS: Dict[str, Mark] = {
         "A pass of the checks; a deep diagnostic with a failure that is not fatal; a fatal one "
         "where too many nodes are EVICT already; a person.",
         "A pass of all checks without a finding; a deep diagnostic that passes; a person.",
-        "Unknown",
+        UNKNOWN,
         "From v1.0.4 on it prefers other nodes (PreferNoSchedule). Before v1.0.4, or with "
         "ERR in the configuration, nothing.",
         severity="warning",
@@ -77,7 +84,7 @@ MARKS: Dict[str, Mark] = {
         "The agent before a deep diagnostic of an idle node; a person.",
         "The result of the diagnostic; a person; the end of the lease, which restores the "
         "previous mark.",
-        "Unknown",
+        UNKNOWN,
         "It keeps new pods off the node (NoSchedule).",
         severity="warning",
         patience=240,
@@ -89,7 +96,7 @@ MARKS: Dict[str, Mark] = {
         "A deep diagnostic with a fatal failure, within the allowed share of nodes; a person.",
         "A deep diagnostic that started later and passes; a person. No later check, no time "
         "and no restart clears it.",
-        "False",
+        UNFIT,
         "It keeps new pods off the node and starts those that run there again "
         "elsewhere (NoExecute).",
         out_of_service=True,

@@ -19,6 +19,11 @@ from .links import GB
 SWITCHED, WIRED, BRIDGED, NONE = "switched", "wired", "bridged", "none"
 
 
+#: The rate of a link on the wire is 17/16 of its nominal rate (NVIDIA Health Validation expects
+#: 26562 MB/s of links of 25 GB/s): no copy is faster.
+RAW_SHARE = 17 / 16
+
+
 class Links(NamedTuple):
     """Facts of the GPUs whose product name matches ``pattern``."""
 
@@ -77,7 +82,7 @@ LINKS: List[Links] = [
         "bridges for two or four cards, 6 links to each other card: NVIDIA H200 NVL product brief",
     ),
     Links(
-        r"\b(H100 NVL|H100 PCIe)\b|\bH100\b.*\bHBM2e\b",
+        r"\b(H100 NVL|H100 PCIe|H100 80GB HBM2e)\b",
         BRIDGED,
         12,
         4,
@@ -130,6 +135,16 @@ LINKS: List[Links] = [
         "one bridge of 4 links: NVIDIA GA102 white paper",
     ),
     Links(
+        r"\bQuadro GV100\b",
+        BRIDGED,
+        4,
+        2,
+        25000,
+        None,
+        None,
+        "two bridges of two links, 200 GB/s both ways together: NVIDIA Quadro GV100 data sheet",
+    ),
+    Links(
         r"\bQuadro RTX [5-8]000\b|\bTITAN RTX\b|\bRTX 2080 Ti\b",
         BRIDGED,
         2,
@@ -167,7 +182,7 @@ LINKS: List[Links] = [
         "six links, one to each NVSwitch of a DGX-2: NVIDIA Fabric Manager user guide",
     ),
     Links(
-        r"\bV100-SXM2\b",
+        r"\bV100-(SXM2|DGXS)\b",
         WIRED,
         6,
         1,
@@ -187,8 +202,9 @@ LINKS: List[Links] = [
         "four links of 20 GB/s: NVIDIA P100 white paper",
     ),
     Links(
-        r"\b(V100S?|P100)-PCIE\b|\b(P40|P6|P4|T4G?|A2|A10[GM]?|A16|L2|L4|L20|L40S?|GB10)\b|\bRTX "
-        r"\d{4}\b.*\bAda\b|\bGeForce RTX [45]0\d\d\b|\bRTX PRO\b",
+        r"\b(V100S?|P100)-PCIE\b|\bV100-FHHL\b|\b(P40|P6|P4|T4G?|A2|A10[GM]?|A16|L2|L4|L20|L40[GS]?|"
+        r"GB10)\b|\bRTX \d{4}\b.*\bAda\b|\bGeForce RTX [45]0\d\d\b|\bRTX PRO\b|\bRTX 6000D\b|"
+        r"\bRTX A4000\b",
         NONE,
         0,
         1,

@@ -3,8 +3,9 @@
 """NVIDIA's Xid errors: what each means, what NVIDIA says to do at once, and what that makes of a
 node. A new Xid is a new row.
 
-Numbers, names, meanings and immediate actions: NVIDIA's Xid catalogue as of 2025-10-29. What we
-make of them follows its immediate action, but where a row in ``_OWN`` says otherwise.
+Numbers, names, meanings and immediate actions: NVIDIA's Xid catalogue as of 2025-10-29; from 173 on
+NVIDIA's open driver 595 and "GPU Operational Events" R620, which name no action. What we make of
+them follows the immediate action, but where a row in ``_OWN`` says otherwise.
 """
 
 from __future__ import annotations
@@ -98,7 +99,6 @@ _OWN: Dict[int, Verdict] = {
     # A row waits for its remapping; until then its page is out of use.
     63: _REPAIR,
     94: _REPAIR,
-    156: _REPAIR,
     160: _REPAIR,
     64: Verdict(
         FAIL,
@@ -135,6 +135,12 @@ _OWN: Dict[int, Verdict] = {
     169: Verdict(WARN, "reset_gpu", "reset the GPU when its jobs have ended"),
     171: _RESET,
     172: _RESET,
+    # The link between CPU and GPU, over which the driver reaches the GPU.
+    173: _REBOOT,
+    174: APPLICATION,
+    # The driver logs it in place of 119 and takes it as fatal at once (kernel_gsp.c, a timeout of
+    # the kind GSP_ERROR_TYPE_MEMORY_SUBSYSTEM_ERROR).
+    175: _RESET,
 }
 
 #: Xids of NVLink 5 whose text says ``Fatal`` or ``Nonfatal``, and the verdict of a fatal one.
@@ -145,10 +151,17 @@ FATAL_LINK = Verdict(
     "drain the node and reset the GPU; if it returns, check the other end of the link and "
     "the switch",
 )
+#: Reasons of a link that went down (Xid 149, bits 20 to 25 of the first number in its text) at which
+#: the catalogue's sheet for Xids 144 to 150 says to do nothing to the GPU, although the line says
+#: ``Fatal``: the user's software, the host.
+LINK_DOWN, LINK_DOWN_ELSEWHERE = 149, (38, 40)
 
 #: Details of a memory error, and the Xids beside which they are no news: those say what became of
 #: it (workflow of Xid 48).
 EXPLAINED: Dict[int, Tuple[int, ...]] = {code: (63, 64, 94, 95) for code in (48, 171, 172)}
+#: Errors that the driver also counts as uncorrected (volatile) until it initialises the GPU anew
+#: (NVIDIA, Driver Persistence, Data Persistence: GPU initialisation lifecycle).
+COUNTED = (48, 95, 171, 172)
 RECOVERY_CHANGED = 154
 OFF_THE_BUS = 79
 #: Xids of rows (Ampere and later) or pages (before); the text says which.
@@ -163,6 +176,15 @@ SWITCH_FATAL = Verdict(
 )
 SWITCH_NOT_FATAL = Verdict(
     WARN, "watch", "the job on that link may have failed; watch whether it returns"
+)
+
+#: An error that a reset mends, of a GPU that was initialised anew since. A reset does that, but so
+#: does the last process that ends without persistence mode.
+INITIALISED = Verdict(
+    WARN,
+    "watch",
+    "the GPU was initialised anew since, probably by a reset; run `dcgmi diag -r 2` before the next "
+    "job",
 )
 
 NOT_KNOWN = Verdict(WARN, "watch", "unknown to this version; look it up in NVIDIA's catalogue")
@@ -349,6 +371,11 @@ _CATALOGUE: Dict[int, Tuple[str, str, str]] = {
     170: ("NVLINK_SECURE_OTHER", "link interrupt in confidential computing mode", ""),
     171: ("UNCORRECTABLE_DRAM_ERROR", "uncorrectable DRAM error", ""),
     172: ("UNCORRECTABLE_SRAM_ERROR", "uncorrectable SRAM error", ""),
+    173: ("C2C_FATAL_LINK_FAILURE", "the link between CPU and GPU failed", ""),
+    174: ("RESETCHANNEL_KILL_PROCESS_SILENT", "channels of a process removed", ""),
+    175: ("GSP_MEMORY_SUBSYSTEM_ERROR", "GSP timeout, its memory does not answer", ""),
+    176: ("PCIE_CORRECTABLE_ERROR_FAULT", "too many corrected PCIe errors", ""),
+    185: ("SPARING_EVENT", "a spare part of the memory is in use", ""),
 }
 
 XIDS: Dict[int, Xid] = {

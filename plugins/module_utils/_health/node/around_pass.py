@@ -13,10 +13,10 @@ from .snapshots.snapshot import Snapshot
 from .framework.check import Options, Readings
 from .framework.probe import HostSettings
 from .checks import node_changes
-from .checks.node_changes import BaselineReading, KeptReading, NodeChangesReadings
+from .checks.node_changes import BaselineReading, NodeChangesReadings
 from .system.host import Host
 from .framework.runner import Outcome, Request, node_facts, run
-from ..lenient import decode, mapping
+from ..lenient import decode
 
 
 class Baseline(NamedTuple):
@@ -144,13 +144,3 @@ def _readings(outcomes: Sequence[Outcome]) -> Dict[str, Any]:
         for outcome in outcomes
         if outcome.result.check in store.CHECKS and outcome.readings
     }
-
-
-def controller_copy(readings: Dict[str, Any], facts: Dict[str, Any]) -> Optional[Snapshot]:
-    """Rebuild the snapshot that a node kept or tried to keep, from its module's readings, options
-    and facts; None if no snapshot was requested.
-    """
-    found = {check: mapping(one).get("readings") for check, one in readings.items()}
-    changes = decode(NodeChangesReadings, found.get(node_changes.NAME))
-    header = changes.get("kept", KeptReading()).get("header")
-    return store.of(header, facts, found) if header else None

@@ -67,6 +67,12 @@ class Taken:
         }
 
 
+#: Lines that only files for AMD GPUs have (azurehpc-health-checks, nd96asr_mi200_v4.conf and
+#: nd96isr_mi300x_v5.conf), and those about GPUs.
+_FOR_AMD = re.compile(r"^check_gpu_count\s+\S+\s+rocm\b|^check_(rccl|gpu_xgmi)")
+_OF_GPUS = re.compile(r"^check_(gpu|cuda|nv|rccl|nccl)")
+
+
 class _Line(NamedTuple):
     number: int
     mask: str
@@ -84,12 +90,15 @@ def read(text: str, host: Optional[str] = None) -> Taken:
         raise ValueError("no line has the form '<hostmask> || <check>' of an NHC configuration")
     taken = Taken()
     variables: Dict[str, str] = {}
+    for_amd = any(_FOR_AMD.search(line.check) for line in lines)
     for line in lines:
         where = {"line": line.number, "text": f"{line.mask} || {line.check}"}
         try:
             if host is not None and not matches(line.mask, host):
                 continue
             taken.lines += 1
+            if for_amd and _OF_GPUS.match(line.check):
+                raise NotTaken("the file is for AMD GPUs, which no check reads")
             difference = _take(line.check, taken, variables)
         except NotTaken as reason:
             taken.not_taken.append({**where, "reason": str(reason)})
@@ -290,16 +299,17 @@ def _infiniband(words: Sequence[str], taken: Taken) -> str:
         ports[words[1]] = rate
         taken.check("infiniband", ports=ports)
     else:
-        taken.check("infiniband", minimum_rate_gbps=rate)
+        taken.check("infiniband", minimum_rate_gbps=rate, expected_ports=1)
     return "NHC expects exactly this rate; here it is the minimum"
 
 
 def _ethernet(words: Sequence[str], taken: Taken) -> str:
     if not words:
         raise NotTaken("the interface is missing")
-    listed = list(taken.options.get("ethernet", {}).get("interfaces") or [])
-    taken.check("ethernet", interfaces=listed + [word for word in words[:1] if word not in listed])
-    return "NHC expects the interface to exist; here it must also be up"
+    listed = list(taken.options.get("ethernet", {}).get("present_interfaces") or [])
+    added = [word for word in words[:1] if word not in listed]
+    taken.check("ethernet", present_interfaces=listed + added)
+    return ""
 
 
 def _flapping(words: Sequence[str], taken: Taken) -> str:

@@ -114,12 +114,6 @@ def names_beside_a_job() -> Tuple[str, ...]:
     return tuple(check.name for check in of_node() if check.beside_a_job)
 
 
-@functools.lru_cache(maxsize=None)
-def names_of_host() -> Tuple[str, ...]:
-    """The checks of the host around the GPUs: these alone make no GPU node fit."""
-    return tuple(check.name for check in of_node() if not check.gpu and _is_in_every_pass(check))
-
-
 def chosen(names: Iterable[str]) -> List[Check]:
     """Select a node's own checks by name or short name, each once, in the order of a pass; without
     names, the default checks.

@@ -9,10 +9,9 @@ pod's status. Each pod is read separately: a missing address is never taken from
 from __future__ import annotations
 
 import ipaddress
-import json
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from _health.lenient import sequence, mapping
+from _health.lenient import mapping, parse_json, sequence
 
 #: Annotation of the multi-network plugin (Kubernetes Network Custom Resource Definition De-facto
 #: Standard, 4.1.2).
@@ -63,7 +62,7 @@ def addresses_of(item: Any) -> Dict[str, List[str]]:
 
 def _from_annotation(annotation: Any) -> Dict[str, List[str]]:
     try:
-        networks = json.loads(annotation) if isinstance(annotation, str) else []
+        networks = parse_json(annotation) if isinstance(annotation, str) else []
     except ValueError:
         return {}
     found: Dict[str, List[str]] = {}

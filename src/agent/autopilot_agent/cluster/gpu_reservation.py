@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Dict, List, Optional, Sequence, TypedDict
 
-from _health.cluster.api_objects import PodObject, PodSpec
-from _health.cluster.client import ApiObject
+from _health.cluster.api_objects import PodObject, PodSpec, owned_by_node
+from _health.cluster.client import ApiObject, metadata_of
 from _health.knowledge.cluster import GPU, MIG
 from _health.lenient import decode
 
@@ -84,19 +84,19 @@ def offered(node: ApiObject) -> int:
     return int(amount) if str(amount).isdecimal() else 0
 
 
-def pod_of(node: str, gpus: int, given: ApiObject, seconds: int) -> ApiObject:
+def pod_of(node: ApiObject, namespace: str, gpus: int, given: ApiObject, seconds: int) -> ApiObject:
     """Build the pod that holds all GPUs of the node for at most ``seconds``. Image and similar
-    settings are those of the agent's own pod, which owns it.
+    settings are those of the agent's own pod. The node owns it, since an owner cannot be in another
+    namespace.
     """
-    own = decode(PodObject, given)
-    meta, spec = own["metadata"], own["spec"]
+    spec, name = decode(PodObject, given)["spec"], metadata_of(node)["name"]
     resources = {GPU: str(gpus)}
     pod: ApiObject = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": name_of(node),
-            "namespace": meta["namespace"],
+            "name": name_of(name),
+            "namespace": namespace,
             "labels": {
                 "app.kubernetes.io/name": "autopilot-gpu",
                 "app.kubernetes.io/component": "hold",
@@ -104,12 +104,10 @@ def pod_of(node: str, gpus: int, given: ApiObject, seconds: int) -> ApiObject:
             "annotations": {
                 "autopilot.ibm.com/hold": "Keeps jobs off this node's GPUs while DCGM tests them."
             },
-            "ownerReferences": [
-                {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
-            ],
+            "ownerReferences": [owned_by_node(node)],
         },
         "spec": {
-            "nodeName": node,
+            "nodeName": name,
             "restartPolicy": "Never",
             "activeDeadlineSeconds": seconds,
             "terminationGracePeriodSeconds": GRACE,

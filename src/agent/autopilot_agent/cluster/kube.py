@@ -28,6 +28,7 @@ from _health.cluster.client import (
     Procedure,
     Request,
     Unavailable,
+    answer_of,
     error_of,
     items,
 )
@@ -209,10 +210,7 @@ class Kube:
                 raise error_of(
                     request, response.status, bytes(content), response.headers.get("Retry-After")
                 )
-        answer = json.loads(content)
-        if not isinstance(answer, dict):
-            raise ValueError("the answer is no JSON object")
-        return answer
+        return answer_of(content)
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:

@@ -91,11 +91,13 @@ class NodeMarker:
             async with asyncio.timeout(_LAST_SECONDS):
                 await self._write_pending()
 
-    def checked(self, status: str, reasons: Sequence[str] = (), run_id: str = "") -> None:
+    def checked(
+        self, status: str, reasons: Sequence[str] = (), run_id: str = "", code: str = ""
+    ) -> None:
         """A pass over the node ended: ``status`` as in `NodeVerdict.status`; ``reasons`` are
-        sentences. Raises ValueError for an invalid status.
+        sentences, ``code`` is the worst finding's. Raises ValueError for an invalid status.
         """
-        self._put(Checked(status, "; ".join(reasons), self._clock()), run_id)
+        self._put(Checked(status, "; ".join(reasons), self._clock(), code), run_id)
 
     async def testing(self, lease_seconds: float, reason: str = "", run_id: str = "") -> bool:
         """Mark the node TESTING before a deep diagnostic. On False or `ApiError` the node is not

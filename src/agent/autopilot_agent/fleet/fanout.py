@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from typing import Any, AsyncGenerator, Dict, List, Optional, Sequence, Tuple, TypedDict
 
 import aiohttp
 
 from _health.cluster.client import ApiError
-from _health.lenient import decode, mapping
+from _health.lenient import decode, mapping, parse_json
 from _health.model import UNKNOWN, CheckResult, Finding, concluded
 from _health.cluster.agents_without_dcgm import AgentWithoutDcgm, agent_in_answer
 
+from .agent_tls import AgentTls
 from .agent_token import AgentToken
 from ..passes.engine import Busy, Engine, Pass, Stopped
 from .peers import AGAIN, Agent, Peers, ring
 from .query import Query, Refused, for_peer
-from ..settings import AgentSettings
+from _health.agent.settings import AgentSettings
 from .node_row import Row, could_not_tell, judged, plain
 
 #: Seconds that a pass may wait for earlier passes, and seconds of an answer beyond its pass.
@@ -47,6 +47,7 @@ class PeerRow(TypedDict, total=False):
     node: str
     summary: str
     health: List[Any]
+    testing: str
 
 
 class PeerAnswer(TypedDict, total=False):
@@ -61,15 +62,19 @@ class NodeStatusCollector:
         self._settings = settings
         self._engine = engine
         self._peers = peers
+        self._tls = AgentTls(settings)
         self._token = AgentToken(settings.peer_token_file, settings.namespace)
         #: Maximum concurrent requests to agents, for all callers together.
         self._gate = asyncio.Semaphore(settings.fanout)
 
     async def own(self, query: Query, who: str) -> Pass:
-        """Run a pass over the own node; raises `engine.Busy`, TimeoutError, ValueError,
-        `engine.Stopped`.
+        """Run a pass over the own node, or take its last results while a diagnostic has the GPUs;
+        raises `engine.Busy`, TimeoutError, ValueError, `engine.Stopped`.
         """
         options = _options(query)
+        earlier = self._engine.during_diagnostic(query.checks, options, who)
+        if earlier:
+            return earlier
         return await self._engine.run(
             query.checks, options, who, self._engine.deadline(query.checks, options) + QUEUE
         )
@@ -77,6 +82,7 @@ class NodeStatusCollector:
     def row_of(self, done: Pass) -> Row:
         settings = self._settings
         row = judged(settings.node, done.results, self.endpoint, done.finished - done.began)
+        row = row._replace(testing=done.testing)
         return (
             row
             if settings.has_dcgmi
@@ -134,7 +140,10 @@ class NodeStatusCollector:
     ) -> Row:
         began = time.monotonic()
         try:
-            query = query._replace(pingnodes=_others(query, nodes, node))
+            # In a request for the periodic checks each agent pings its own choice of peers: a node
+            # that is gone must not show in the rows of all others.
+            if query.pingnodes or query.checks != self._settings.periodic_checks:
+                query = query._replace(pingnodes=_others(query, nodes, node))
             if node == self._settings.node:
                 return self.row_of(await self.own(query, who))
             return await self._ask_in_order(session, query, node, began)
@@ -220,14 +229,19 @@ class NodeStatusCollector:
             self._engine.deadline(query.checks, _options(query)) + QUEUE + MARGIN
         ):
             async with session.post(
-                f"http://{agent.endpoint}/status", data=form, headers=headers, allow_redirects=False
+                f"{self._tls.scheme}://{agent.endpoint}/status",
+                data=form,
+                headers=headers,
+                allow_redirects=False,
+                ssl=self._tls.client() or True,
+                server_hostname=self._tls.server_hostname,
             ) as response:
                 async for chunk in response.content.iter_any():
                     content += chunk
                     if len(content) > MOST_BYTES:
                         raise ValueError(f"it has more than {MOST_BYTES} bytes")
                 status = response.status
-        answer = json.loads(content)
+        answer = parse_json(content)
         if status != 200:
             raise ValueError(
                 f"HTTP {status}: "
@@ -283,7 +297,9 @@ def _read(node: str, agent: Agent, query: Query, answer: Any, seconds: float) ->
             seconds,
         )
     found = judged(node, _asked(query, health), agent.endpoint, seconds)
-    return found._replace(without_dcgm=agent_in_answer(node, mapping(answer)))
+    return found._replace(
+        without_dcgm=agent_in_answer(node, mapping(answer)), testing=plain(row.get("testing", ""))
+    )
 
 
 def _asked(query: Query, health: List[Any]) -> List[CheckResult]:

@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Optional
 
 import aiohttp
 
+from _health.lenient import parse_json
 from _health.node.checks.iperf3_pairs import LEAST_PORT
 
+from _health.agent.settings import AgentSettings
+from .agent_tls import AgentTls
 from .agent_token import AgentToken
 from .peers import Agent
 
@@ -31,9 +33,10 @@ class Refused(Exception):
 class IperfRequester:
     """Requests servers from other agents."""
 
-    def __init__(self, node: str, token: AgentToken) -> None:
-        self._node = node
-        self._token = token
+    def __init__(self, settings: AgentSettings) -> None:
+        self._node = settings.node
+        self._tls = AgentTls(settings)
+        self._token = AgentToken(settings.peer_token_file, settings.namespace)
 
     async def server(self, agent: Agent, seconds: float, startport: Optional[int] = None) -> int:
         """The port of a server on the agent's node with a lifetime in seconds. Raises `Refused`."""
@@ -46,15 +49,17 @@ class IperfRequester:
                 timeout=aiohttp.ClientTimeout(total=ANSWER)
             ) as session:
                 async with session.post(
-                    f"http://{agent.endpoint}{PATH}",
+                    f"{self._tls.scheme}://{agent.endpoint}{PATH}",
                     data=form,
                     headers=self._token.headers(self._node),
                     allow_redirects=False,
+                    ssl=self._tls.client() or True,
+                    server_hostname=self._tls.server_hostname,
                 ) as response:
                     content = await response.content.read(_MOST_BYTES)
                     status = response.status
             text = content.decode("utf-8", "replace").strip()
-            answer = json.loads(text) if status == 200 else {}
+            answer = parse_json(text) if status == 200 else {}
         except TimeoutError:
             raise Refused(f"its agent gave no answer within {ANSWER:.0f} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:

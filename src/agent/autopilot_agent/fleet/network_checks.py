@@ -21,21 +21,21 @@ from _health.node.framework.driver_findings import mishap_findings
 from _health.knowledge.cluster import SELECTOR
 from _health.cluster.client import ApiError, path_of
 from _health.fleet.output.metrics import COMPATIBILITY, Sample
-from _health.model import FAIL, NODE, SKIP, UNKNOWN, CheckResult, Finding, concluded
+from _health.model import FAIL, NODE, SKIP, UNKNOWN, WARN, CheckResult, Finding, concluded
 
 from ..passes import worker_client
+from ..passes.history import PEERS_UNREAD
 from . import peer_results
 from ..cluster.addresses import POD_INTERFACE, Pod, newest
 from ..passes.engine import Engine
 from ..cluster.kube import Kube
-from .agent_token import AgentToken
 from .peers import Agent, Peers, ring
 from .peer_results import IPERF, PING, Way, untried_peer
 from .iperf_requests import ANSWER, IperfRequester, Refused
-from ..settings import AgentSettings
+from _health.agent.settings import AgentSettings
 
-#: Number of ping peers if none are named.
-PEERS = 16
+#: Number of ping peers if none are named: an hourly pass of a large fleet must stay cheap.
+PEERS = 8
 #: Assumed addresses of a peer, and maximum addresses of all peers.
 _OF_PEER, _MOST_WAYS = 8, 1024
 #: Pods read at once, and deadline in seconds for reading all of them.
@@ -75,9 +75,7 @@ class Network:
         self._engine = engine
         self._peers = Peers(kube, settings.namespace, settings.service)
         self._check_settings = HostSettings(None, settings.nvml_library, settings.host_root)
-        self._requester = requester or IperfRequester(
-            settings.node, AgentToken(settings.peer_token_file, settings.namespace)
-        )
+        self._requester = requester or IperfRequester(settings)
         #: Position in the ring for the next pass without named peers; random, so that agents that
         #: start together differ.
         self._turn = random.randrange(1 << 16) if turn is None else turn
@@ -101,6 +99,8 @@ class Network:
             return found
         ways = found.ways[: self._most(options)]
         self._unreachable = {}
+        if not ways and not options.get("peers") and found.findings:
+            return _peers_unread(PING, found.findings[0].message)
         if not ways:
             return _no_peers(PING, found.findings)
         raw = await self._work(
@@ -198,18 +198,7 @@ class Network:
             async with asyncio.timeout(_READING):
                 agents = dict(await self._peers.agents())
         except (ApiError, TimeoutError) as error:
-            return concluded(
-                name,
-                [
-                    Finding(
-                        "not_measured",
-                        UNKNOWN,
-                        f"where the other agents are cannot be read: {error}",
-                        "watch",
-                    )
-                ],
-                "",
-            )
+            return _peers_unread(name, str(error) or f"no answer within {_READING:g} s")
         wanted = [one for one in options.get("peers") or () if one != node]
         named = bool(wanted)
         if not named:
@@ -226,9 +215,13 @@ class Network:
         for one in (one for one in wanted if one in agents):
             pod = pods.get(one)
             if pod is None or not pod.runs or not pod.addresses:
-                # A pod that is being deleted is not reported unless its node was named.
+                # A pod that is being deleted is not reported unless its node was named, and a
+                # peer that this agent chose itself is no reason to doubt this node.
+                status = UNKNOWN if named else WARN
                 findings += (
-                    [untried_peer(one, _reason(one, pods))] if named or one not in pods else []
+                    [untried_peer(one, _reason(one, pods), status=status)]
+                    if named or one not in pods
+                    else []
                 )
                 continue
             for interface, addresses in pod.addresses.items():
@@ -350,6 +343,11 @@ def _lacks(interface: str, having: List[str]) -> Finding:
         "fix_configuration",
         evidence={"interface": interface, "peers": having[:32]},
     )
+
+
+def _peers_unread(name: str, why: str) -> CheckResult:
+    message = f"the addresses of the other agents cannot be read from the API server: {why}"
+    return concluded(name, [Finding(PEERS_UNREAD, UNKNOWN, message, "watch")], "")
 
 
 def _no_peers(name: str, findings: List[Finding]) -> CheckResult:

@@ -34,6 +34,8 @@ class Row(NamedTuple):
     seconds: float = 0.0
     #: The node's agent if it has no dcgmi, else None.
     without_dcgm: Optional[AgentWithoutDcgm] = None
+    #: Why these are earlier results, and their age; "" for results of this request.
+    testing: str = ""
 
     @property
     def summary(self) -> str:
@@ -54,6 +56,7 @@ class Row(NamedTuple):
             "health": [one.to_dict() for one in self.results],
             "endpoint": self.endpoint,
             "seconds": round(self.seconds, 3),
+            **({"testing": self.testing} if self.testing else {}),
         }
 
 

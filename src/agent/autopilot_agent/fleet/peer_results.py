@@ -4,7 +4,8 @@
 
 Two ends alone cannot tell which of them is faulty. If one of several peers does not answer, the
 fault is at that peer or on the way to it, not at this node; if most of an interface's peers, and at
-least two, do not answer, the fault is at this node.
+least two, do not answer, the fault is at this node. If no peer at all answers on the pod network,
+pings may be filtered, since the API server answered a moment before: this is unknown.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from statistics import median
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Sequence, Set
 
 from _health.model import FAIL, UNKNOWN, WARN, CheckResult, Finding, Measurement, Subject, concluded
+
+from ..cluster.addresses import POD_INTERFACE
 
 PING, IPERF = "ping_mesh", "iperf3_pairs"
 #: Minimum of silent peers for a fault of this node.
@@ -52,7 +55,12 @@ def by_peer(
     tried = {one.labels["peer"] for one in measured} | {
         way.address for some in suspected.values() for way in some
     }
-    own = _local_faults(result.check, known, tried, suspected)
+    answering = {
+        known[one.labels["peer"]].interface
+        for one in measured
+        if one.name == "ping_loss" and float(one.value) < 1
+    }
+    own = _local_faults(result.check, known, tried, suspected, answering)
     excused = {
         way.address for interface, some in suspected.items() if interface not in own for way in some
     }
@@ -114,9 +122,13 @@ def _of_node(finding: Finding, way: Way, check: str) -> Finding:
 
 
 def _local_faults(
-    check: str, known: Mapping[str, Way], tried: Set[str], suspected: Mapping[str, List[Way]]
+    check: str,
+    known: Mapping[str, Way],
+    tried: Set[str],
+    suspected: Mapping[str, List[Way]],
+    answering: Set[str],
 ) -> Dict[str, Finding]:
-    """Findings about this node's interfaces."""
+    """Findings about this node's interfaces; ``answering`` are those with any answer."""
     if check != PING:
         return {}
     found = {}
@@ -126,13 +138,17 @@ def _local_faults(
             {known[address].node for address in tried if known[address].interface == interface},
         )
         if len(bad) >= _LEAST and 2 * len(bad) > len(of):
+            may_be_filtered = interface == POD_INTERFACE and interface not in answering
             message = (
                 f"pings do not get through, or too few of them, with {len(bad)} of "
                 f"{len(of)} peers: this node's interface, or its way out"
-            )
+            ) + (
+                ", or a network policy that drops pings; allow ICMP between the agents, or leave "
+                "ping_mesh out of the periodic checks"
+            ) * may_be_filtered
             found[interface] = Finding(
                 "no_path",
-                FAIL,
+                UNKNOWN if may_be_filtered else FAIL,
                 message,
                 "watch",
                 Subject("interface", name=interface),
@@ -180,6 +196,6 @@ def _by_interface(
     ]
 
 
-def untried_peer(node: str, why: str, action: str = "watch") -> Finding:
+def untried_peer(node: str, why: str, action: str = "watch", status: str = UNKNOWN) -> Finding:
     """A finding about a peer without data."""
-    return Finding("not_measured", UNKNOWN, why, action, Subject("peer", name=node))
+    return Finding("not_measured", status, why, action, Subject("peer", name=node))

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from urllib.parse import urlencode
 
 
@@ -43,6 +43,8 @@ class Query(NamedTuple):
     #: Ping peers; empty for the agent's own choice.
     pingnodes: Tuple[str, ...] = ()
     json: bool = False
+    #: Scheme of the agents' URLs, for the text.
+    scheme: str = "http"
 
     @property
     def everyone(self) -> bool:
@@ -58,10 +60,15 @@ class Query(NamedTuple):
 
 def for_peer(query: Query, node: str) -> str:
     """The form that requests another agent's own node."""
-    asked = [("host", node), ("check", ",".join(query.checks)), ("format", "json")]
+    return urlencode([*parameters_of(query, node), ("format", "json")])
+
+
+def parameters_of(query: Query, node: str) -> List[Tuple[str, str]]:
+    """The parameters of /status for one node."""
+    asked = [("host", node), ("check", ",".join(query.checks))]
     if "dcgm_diag" in query.options:
         asked.append(("r", str(query.options["dcgm_diag"]["level"])))
     asked += [(name, str(value)) for name, value in query.options.get("iperf3_pairs", {}).items()]
     if query.pingnodes:
         asked.append(("pingnodes", ",".join(query.pingnodes)))
-    return urlencode(asked)
+    return asked

@@ -32,6 +32,7 @@ from typing import (
 )
 
 from _health.cluster.client import ApiError, ApiObject, Unavailable
+from _health.knowledge.cluster import CLIENT
 from _health.lenient import decode
 
 from ..fleet.agent_token import AgentToken
@@ -186,6 +187,7 @@ class Access:
     ) -> None:
         self._api = api
         self._audience = audience
+        self._namespace = namespace
         self._agent_token = AgentToken(peer_token_file, namespace)
         self._reviewed = Remembered(clock)
         self._allowed = Remembered(clock)
@@ -193,8 +195,11 @@ class Access:
             REVIEWS_A_MINUTE, REVIEWS_AT_ONCE, "tokens that are not known yet", clock
         )
 
-    async def identify(self, authorization: str, peer: bool, address: str) -> Identity:
-        """Authenticate the caller by this header and address; ``peer``: it claims to be an agent.
+    async def identify(
+        self, authorization: str, peer: bool, address: str, for_metrics: bool = False
+    ) -> Identity:
+        """Authenticate the caller by this header and address; ``peer``: it claims to be an agent;
+        ``for_metrics``: a token for the API server counts too, since a pod of Prometheus has no other.
         Raises `Denied`, and `TooMany` for a flood of unknown tokens.
         """
         if self._api is None:
@@ -202,22 +207,42 @@ class Access:
         scheme, _space, token = authorization.partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not _TOKEN.fullmatch(token):
-            raise Denied(401, "give a bearer token: Authorization: Bearer ...")
+            raise Denied(
+                401, f"give a bearer token: Authorization: Bearer ...; {self._token_hint()}"
+            )
         audience = AGENTS if peer else self._audience
+        identity = await self._reviewed_for(audience, token, peer, address)
+        if identity is None and for_metrics and audience and not peer:
+            identity = await self._reviewed_for("", token, peer, address)
+        if identity is None:
+            raise Denied(
+                401,
+                "the token does not count"
+                + (f" for the audience {audience}" if audience else "")
+                + f"; {self._token_hint()}",
+            )
+        if peer and identity.name != self._agent_token.user_name():
+            raise Denied(403, f"{identity.name} is not the service account of the agents")
+        return identity
+
+    async def _reviewed_for(
+        self, audience: str, token: str, peer: bool, address: str
+    ) -> Optional[Identity]:
         key = (hashlib.sha256(token.encode()).hexdigest(), audience)
         if not self._reviewed.known(key):
             self._reviews.take(address)
         identity: Optional[Identity] = await self._reviewed.answer(
             key, lambda: self._review(token, audience, peer)
         )
-        if identity is None:
-            raise Denied(
-                401,
-                "the token does not count" + (f" for the audience {audience}" if audience else ""),
-            )
-        if peer and identity.name != self._agent_token.user_name():
-            raise Denied(403, f"{identity.name} is not the service account of the agents")
         return identity
+
+    def _token_hint(self) -> str:
+        """How a person gets a token."""
+        audience = f" --audience={self._audience}" if self._audience else ""
+        return (
+            f"kubectl --namespace {self._namespace} create token {CLIENT}{audience} makes one for ten "
+            "minutes and more"
+        )
 
     async def permit(self, identity: Identity, purpose: str) -> None:
         """Returns if the identity may do this (a key of `PURPOSES`), else raises `Denied`. An agent

@@ -47,9 +47,19 @@ class ConnectionLimits:
         #: Answers given here by HTTP code; 0: dropped without an answer.
         self.refused: Counter[int] = Counter()
 
-    def factory(self, inner: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
-        """The protocol factory for `asyncio.loop.create_server`, wrapping that of the HTTP library."""
-        return lambda: LimitedConnection(self, inner)
+    def factory(
+        self, inner: Callable[[], asyncio.Protocol], before: Optional[Callable[[], None]] = None
+    ) -> Callable[[], asyncio.Protocol]:
+        """The protocol factory for `asyncio.loop.create_server`, wrapping that of the HTTP library.
+        ``before`` is called at each connection, before a TLS handshake.
+        """
+
+        def connected() -> asyncio.Protocol:
+            if before:
+                before()
+            return LimitedConnection(self, inner)
+
+        return connected
 
 
 class LimitedConnection(asyncio.Protocol):
@@ -157,7 +167,8 @@ class LimitedConnection(asyncio.Protocol):
             f"{len(body)}\r\nConnection: close\r\n"
         )
         transport.write(f"HTTP/1.1 {status} {_REASONS[status]}\r\n{headers}\r\n".encode() + body)
-        transport.write_eof()
+        if transport.can_write_eof():  # TLS has no half-closed connections
+            transport.write_eof()
         self._limits.told.add(self)
         self._timer = asyncio.get_running_loop().call_later(LINGER, transport.abort)
 

@@ -30,6 +30,7 @@ from _health.cluster.client import ApiError
 from . import connection_limits, legacy_text
 from .access import Access, Denied, Identity
 from ..passes.engine import Busy, Engine, Stopped
+from ..fleet.agent_tls import AgentTls
 from ..fleet.agent_token import PEER_HEADER
 from ..fleet.fanout import BEAT, NodeStatusCollector
 from ..fleet.node_row import Row, could_not_tell, plain
@@ -39,7 +40,7 @@ from ..fleet.peers import Peers
 from ..fleet.query import Query, Refused
 from .query_parser import ENDPOINTS, GONE, parse
 from .iperf_endpoint import IperfServers
-from ..settings import AgentSettings
+from _health.agent.settings import AgentSettings
 
 log = logging.getLogger("autopilot")
 
@@ -99,11 +100,13 @@ async def serve(
     bind: str,
     port: int,
     limits: Optional[connection_limits.ConnectionLimits] = None,
+    tls: Optional[AgentTls] = None,
 ) -> Listening:
     """Listen, with `connection_limits` in front of the HTTP library. A client's disconnect cancels
     its request, but not passes shared with others.
     """
     limits = limits or connection_limits.ConnectionLimits()
+    context = tls.server() if tls else None
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -116,7 +119,12 @@ async def serve(
     await runner.setup()
     assert runner.server is not None
     server = await asyncio.get_running_loop().create_server(
-        limits.factory(runner.server), bind, port, backlog=512
+        limits.factory(runner.server, tls.renew if tls else None),
+        bind,
+        port,
+        backlog=512,
+        ssl=context,
+        ssl_handshake_timeout=limits.head_seconds if context else None,
     )
     return Listening(server, runner, limits)
 
@@ -240,9 +248,12 @@ class HttpApi:
             request.headers.get("Accept", ""),
             self._engine.names,
         )
+        query = query._replace(scheme=request.url.scheme)
         await self._permitted(identity, request.path, query)
-        (self._agents if identity.peer else self._callers).take(identity.name)
-        with self._slots:
+        # Without authentication callers differ only by their addresses.
+        caller = identity.name if self._settings.auth_required else request.remote or ""
+        (self._agents if identity.peer else self._callers).take(caller)
+        with self._slots.of(caller):
             self._exposition.asked("agent" if identity.peer else "user")
             log.info("%s asks for %s?%s", identity.name, request.path, plain(request.query_string))
             if request.path == "/invasive":
@@ -284,7 +295,9 @@ class HttpApi:
             request,
             identity,
             query,
-            lambda row: legacy_text.alone(row.node, query.checks[0], row.results),
+            lambda row, _query: legacy_text.alone(
+                row.node, query.checks[0], row.results, row.testing
+            ),
         )
 
     async def _status(
@@ -306,7 +319,7 @@ class HttpApi:
         request: web.Request,
         identity: Identity,
         query: Query,
-        text: Callable[[Row], str],
+        text: Callable[[Row, Query], str],
         summary: bool = False,
     ) -> web.StreamResponse:
         """A pass over the own node. Immediate refusals are answered with their code; a longer pass
@@ -323,7 +336,7 @@ class HttpApi:
                 return await _stream(request, query, self._one(task), "", text, task)
             # IBM Autopilot's text for one check, without a summary.
             row = await self._row(task)
-            return web.Response(text=text(row) if row.results else legacy_text.row_text(row))
+            return web.Response(text=(text if row.results else legacy_text.row_text)(row, query))
         finally:
             task.cancel()
 
@@ -386,11 +399,12 @@ class HttpApi:
             log.warning("the deep diagnostic that was asked for failed: %s", task.exception())
 
 
-async def _identified(request: web.Request, access: Access) -> Identity:
+async def _identified(request: web.Request, access: Access, for_metrics: bool = False) -> Identity:
     return await access.identify(
         request.headers.get("Authorization", ""),
         PEER_HEADER in request.headers,
         request.remote or "",
+        for_metrics,
     )
 
 
@@ -398,7 +412,7 @@ async def _metrics(
     request: web.Request, settings: AgentSettings, access: Access, exposition: Exposition
 ) -> web.Response:
     if not settings.open_metrics:
-        await access.permit(await _identified(request, access), "metrics")
+        await access.permit(await _identified(request, access, True), "metrics")
     body, content_type = exposition.render(request.headers.get("Accept", ""))
     return web.Response(body=body, headers={"Content-Type": content_type})
 
@@ -433,7 +447,7 @@ async def _stream(
     query: Query,
     rows: AsyncIterator[Row],
     started: str = "",
-    text: Callable[[Row], str] = legacy_text.row_text,
+    text: Callable[[Row, Query], str] = legacy_text.row_text,
     task: "Optional[asyncio.Future[Any]]" = None,
 ) -> web.StreamResponse:
     """Send each row as it arrives, then the summary; JSON gets an empty line every few seconds
@@ -452,7 +466,9 @@ async def _stream(
     before = ""
     async for row in rows:
         summary.add(row)
-        await _write(response, before + json.dumps(row.to_dict()) if query.json else text(row))
+        await _write(
+            response, before + json.dumps(row.to_dict()) if query.json else text(row, query)
+        )
         before = ",\n"
     seconds = time.monotonic() - request[_BEGAN]
     last = {

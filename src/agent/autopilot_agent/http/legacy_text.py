@@ -10,6 +10,7 @@ case. A node is ``OK`` if it is fit and no check warns; an unknown result is nev
 from __future__ import annotations
 
 from typing import Any, Dict, List, Sequence, Tuple
+from urllib.parse import urlencode
 
 from _health.fleet.output import metrics
 from _health.node import registry
@@ -20,12 +21,19 @@ from _health.cluster.agents_without_dcgm import AgentWithoutDcgm, DcgmSummary, s
 
 from ..fleet import peer_results
 from ..fleet.node_row import Row, plain
+from ..fleet.query import Query, parameters_of
 
 INVASIVE = (
     "Launching invasive health checks. Results will be added to the node's labels and to /metrics\n"
 )
 #: IBM Autopilot's word for a node that did not answer.
 NOT_REACHED = "Connection to Server Failed"
+#: IBM Autopilot's word for a node whose GPUs a diagnostic has.
+TESTING = "Testing"
+#: How IBM Autopilot begins the answer of a node, with its space at the end.
+_LOCAL = "Checking system status of host {} (localhost) \n\n"
+#: The query without parameters.
+_PERIODIC = Query()
 _ALL_SKIPPED = "Nothing Checked"
 
 _VERDICTS = {PASS: "SUCCESS", FAIL: "FAIL", WARN: "WARN", UNKNOWN: "ABORT", SKIP: "SKIP"}
@@ -68,13 +76,17 @@ def check_text(node: str, result: CheckResult) -> str:
     return "\n".join(lines + ([f"Host  {node}", " ".join(figures)] if figures else [])) + "\n"
 
 
-def alone(node: str, check: str, results: Sequence[CheckResult]) -> str:
+def alone(node: str, check: str, results: Sequence[CheckResult], testing: str = "") -> str:
     """The answer of a path that runs one check."""
     said = (
         "".join(check_text(node, result) for result in results)
         or f"{status_text_of(check).tag} ABORT: could not tell: there is no result\n"
     )
-    return f"{status_text_of(check).introduction}\n{said}"
+    return f"{status_text_of(check).introduction}\n{_testing_line(testing)}{said}"
+
+
+def _testing_line(testing: str) -> str:
+    return f"Testing: {plain(testing)}\n" if testing else ""
 
 
 def states(row: Row) -> List[str]:
@@ -86,6 +98,8 @@ def states(row: Row) -> List[str]:
         for one in sorted(row.results, key=_by_weight)
         if one.status in _STATES
     ]
+    if row.testing:
+        return [TESTING, *found]
     if found:
         return found
     if row.fit == FIT and worst([one.status for one in row.results]) in (PASS, SKIP):
@@ -93,19 +107,30 @@ def states(row: Row) -> List[str]:
     return [_ALL_SKIPPED if row.fit == SKIPPED else NOT_REACHED]
 
 
-def row_text(row: Row) -> str:
-    """The block of one node."""
-    said = (
-        "".join(check_text(row.node, result) for result in row.results)
-        or f"ABORT: {plain(row.trouble)}\n"
-    )
+def row_text(row: Row, query: Query = _PERIODIC) -> str:
+    """The block of one node in the answer to the query."""
+    said = f"ABORT: {plain(row.trouble)}\n"
+    if row.results:
+        said = (
+            _LOCAL.format(row.node)
+            + _testing_line(row.testing)
+            + "".join(check_text(row.node, result) for result in row.results)
+        )
     state = states(row)
     # IBM Autopilot's first versions wrote Ok, later ones OK.
     said += f"Ok: {len(row.results)} checks\n" if state == ["OK"] else ""
     return (
         f"\nAutopilot Endpoint: {row.endpoint or 'none'}\nNode: "
-        f"{row.node}\nResponse:\n{said}Node Status: {', '.join(state)}\n{_SEPARATOR}\n"
+        f"{row.node}\nurl(s): {_url(row, query)}\nResponse:\n{said}Node Status: {', '.join(state)}\n{_SEPARATOR}\n"
     )
+
+
+def _url(row: Row, query: Query) -> str:
+    """The URL at which the node's agent answers the same for this node alone."""
+    if not row.endpoint:
+        return "none"
+    parameters = [(name, value) for name, value in parameters_of(query, row.node) if value]
+    return f"{query.scheme}://{row.endpoint}/status?{urlencode(parameters, safe=',')}"
 
 
 class Summary:

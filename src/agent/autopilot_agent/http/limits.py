@@ -6,13 +6,15 @@ are served.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections import OrderedDict
-from types import TracebackType
-from typing import Callable, Generic, Hashable, Iterator, Optional, Tuple, Type, TypeVar
+from collections import Counter, OrderedDict
+from typing import Callable, Generic, Hashable, Iterator, Optional, Tuple, TypeVar
 
 #: Maximum concurrent requests.
 SLOTS = 16
+#: Maximum concurrent requests of one caller; the agents together count as one.
+SHARE = 12
 #: Requests that start checks, for one identity: per minute, and burst. An agent asks for all its
 #: callers.
 A_MINUTE, AT_ONCE = 30.0, 10.0
@@ -91,24 +93,25 @@ class Buckets:
 
 
 class Slots:
-    """``with slots:`` takes one of a few slots; `TooMany` if all are taken."""
+    """``with slots.of(caller):`` takes one of a few slots; `TooMany` if all are taken, or all that
+    one caller may have.
+    """
 
-    def __init__(self, most: int = SLOTS) -> None:
+    def __init__(self, most: int = SLOTS, share: int = SHARE) -> None:
         self.most = most
-        self.held = 0
+        self.share = share
+        self.by_caller: Counter[str] = Counter()
 
-    def __enter__(self) -> "Slots":
-        if self.held >= self.most:
-            raise TooMany(
-                f"{self.most} requests are being carried out, which is all that are at once", 5
-            )
-        self.held += 1
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        self.held -= 1
+    @contextlib.contextmanager
+    def of(self, caller: str) -> Iterator[None]:
+        if self.by_caller.total() >= self.most:
+            raise TooMany(f"{self.most} requests are served at once, all slots are taken", 5)
+        if self.by_caller[caller] >= self.share:
+            raise TooMany(f"{self.share} requests of one caller are served at once", 5)
+        self.by_caller[caller] += 1
+        try:
+            yield
+        finally:
+            self.by_caller[caller] -= 1
+            if not self.by_caller[caller]:
+                del self.by_caller[caller]

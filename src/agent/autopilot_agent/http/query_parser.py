@@ -32,6 +32,7 @@ _IPERF = (
     "clientsperiface",
     "serverspernode",
     "plane",
+    "minimum",
 )
 _FORMATS = ("text", "json")
 #: IBM Autopilot's values for "not selected".
@@ -234,15 +235,26 @@ def _whole(name: str, value: str, least: int, most: int) -> Optional[int]:
     return int(value)
 
 
+def _gigabits(name: str, value: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", value) or not float(value):
+        raise _refused(name, value, "Gbit/s, more than 0")
+    return float(value)
+
+
 def _iperf(values: Dict[str, str]) -> Dict[str, Any]:
-    """Options of iperf3_pairs by its own rules. ``cleanup`` has no effect: servers always end with
-    their measurement.
+    """Options of iperf3_pairs by its own rules. ``cleanup`` is always so: servers end with their
+    measurement. ``serverspernode`` above 1 would have no effect and is refused.
     """
     found: Dict[str, Any] = {}
     for name in _IPERF:
         value = values.get(name, "")
         if value and name in ("workload", "plane"):
             found[name] = value
+        elif value and name == "minimum":
+            found[name] = _gigabits(name, value)
+        elif value and name == "serverspernode":
+            if value != "1":
+                raise _refused(name, value, "1: a node has one partner at a time")
         elif value and name != "cleanup":
             found[name] = _whole(name, value, 1, 65535)
     try:

@@ -14,7 +14,7 @@ from _health.model import PASSIVE, CheckResult
 from _health.spelling import unsupported
 
 from . import worker_client
-from ..settings import AgentSettings
+from _health.agent.settings import AgentSettings
 
 #: Seconds for cleaning up after the deadline of a check that the service itself runs.
 FAREWELL = 5.0

@@ -27,7 +27,7 @@ from ..cluster import gpu_reservation
 from .engine import DEEP, Engine, NotNow, Stopped
 from ..cluster.kube import Kube
 from ..cluster.marker import NodeMarker
-from ..settings import AgentSettings
+from _health.agent.settings import AgentSettings
 
 log = logging.getLogger("autopilot")
 
@@ -78,7 +78,10 @@ class DeepDiagnostics:
         self._marker = marker
         self._admission = admission
         self._path = path_of(
-            "api/v1/namespaces", settings.namespace, "pods", gpu_reservation.name_of(settings.node)
+            "api/v1/namespaces",
+            settings.work_namespace,
+            "pods",
+            gpu_reservation.name_of(settings.node),
         )
         self._task: Optional["asyncio.Task[DiagnosticReport]"] = None
         self._cleaning: Optional["asyncio.Task[None]"] = None
@@ -93,7 +96,7 @@ class DeepDiagnostics:
         """Start deleting the orphans of an earlier process of the agent, as soon as the API server
         permits.
         """
-        if self._settings.pod:
+        if self._settings.pod and self._settings.reserve_gpus:
             self._cleaning = asyncio.create_task(self._clean())
 
     async def close(self) -> None:
@@ -154,6 +157,8 @@ class DeepDiagnostics:
         """Reserve all GPUs of the node for a pass with these checks, which is aborted if the
         reservation is lost. Raises `NotNow`, `ApiError`.
         """
+        if not self._settings.reserve_gpus:
+            raise NotNow("the agents of this cluster do not reserve GPUs (agent_reserve_gpus)")
         if self._taken:
             raise NotNow("another diagnostic has the GPUs")
         self._taken, watch = True, None
@@ -202,7 +207,7 @@ class DeepDiagnostics:
         }
         busy = gpu_reservation.holders(
             await self._kube.list("/api/v1/pods", query),
-            [f"{self._settings.namespace}/{gpu_reservation.name_of(self._settings.node)}"],
+            [f"{self._settings.work_namespace}/{gpu_reservation.name_of(self._settings.node)}"],
         )
         if busy:
             raise NotNow(
@@ -215,7 +220,8 @@ class DeepDiagnostics:
         at the same time.
         """
         settings = self._settings
-        gpus = gpu_reservation.offered(await self._kube.get(path_of("api/v1/nodes", settings.node)))
+        node = await self._kube.get(path_of("api/v1/nodes", settings.node))
+        gpus = gpu_reservation.offered(node)
         if not gpus:
             raise NotNow(f"the node offers no {GPU}, so its GPUs cannot be reserved")
         own = await self._kube.get(
@@ -224,7 +230,7 @@ class DeepDiagnostics:
         try:
             pod = await self._kube.create(
                 self._path.rpartition("/")[0],
-                gpu_reservation.pod_of(settings.node, gpus, own, seconds),
+                gpu_reservation.pod_of(node, settings.work_namespace, gpus, own, seconds),
             )
         except Conflict:
             raise NotNow("an earlier reservation is still on its way out") from None

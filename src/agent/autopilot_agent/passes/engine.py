@@ -22,14 +22,14 @@ from _health.node.framework.check import Options
 from _health.node.framework.driver_findings import MishapReading, mishap_findings
 from _health.cluster.client import ApiError
 from _health.fleet.output.metrics import Sample
-from _health.model import NODE, SKIP, CheckResult, Finding, concluded
+from _health.model import NODE, SKIP, UNKNOWN, CheckResult, Finding, concluded
 from _health.fleet.judging.policy import Policy
 from _health.fleet.judging.report import NodeVerdict
 from _health.fleet.judging.verdict import judge_node
 
 from . import worker_client
 from .catalogue import DIAGNOSTIC, FAREWELL, Catalogue, takes_gpus
-from ..settings import AgentSettings
+from _health.agent.settings import AgentSettings
 
 log = logging.getLogger("autopilot")
 
@@ -67,6 +67,7 @@ class Stamped(NamedTuple):
     #: Seconds since the epoch, and monotonic seconds, which alone give its age.
     finished: float
     at: float
+    options: Options
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ class Pass:
     who: Tuple[str, ...]
     #: The options of each check.
     options: Dict[str, Options]
+    #: Why these are earlier results, and their age; "" for results of a pass that ran.
+    testing: str = ""
 
 
 @dataclass
@@ -175,6 +178,44 @@ class Engine(Catalogue):
             entry.interested -= 1
             if not entry.interested and entry in self._waiting:
                 self._waiting.remove(entry)
+
+    def during_diagnostic(
+        self, names: Sequence[str], options: Dict[str, Options], who: str
+    ) -> Optional[Pass]:
+        """The answer from the last results while a diagnostic has the GPUs; None if none has, or if
+        the request needs a pass of its own: the diagnostic itself, or a check of the service that
+        did not run with these options. Another check without a last result is unknown.
+        """
+        wanted = {name: self.options_of(name, options.get(name)) for name in self.chosen(names)}
+        if not self._running or not takes_gpus(self._running.options) or DIAGNOSTIC in wanted:
+            return None
+        found = {
+            name: self.last[name]
+            for name, given in wanted.items()
+            if name in self.last and self.last[name].options == given
+        }
+        if set(wanted) & set(self.registered) - set(found):
+            return None
+        absent = [Finding("not_checked", UNKNOWN, "no result yet: a diagnostic runs", "watch")]
+        results = [
+            found[name].result if name in found else concluded(name, absent, "") for name in wanted
+        ]
+        now, oldest = time.monotonic(), min((one.at for one in found.values()), default=None)
+        age = (
+            "there are no results yet" if oldest is None else f"results of {now - oldest:.0f} s ago"
+        )
+        finished = time.time()
+        return Pass(
+            results,
+            self.node,
+            judge_node(results, Policy()),
+            finished,
+            finished,
+            f"{self.settings.node}-{uuid.uuid4().hex[:12]}",
+            (who,),
+            wanted,
+            f"a diagnostic has the GPUs, {age}",
+        )
 
     def _entry_for(
         self, key: str, chosen: List[str], wanted: Dict[str, Options], own: bool
@@ -274,7 +315,9 @@ class Engine(Catalogue):
             self.node = facts
         finished, at = time.time(), time.monotonic()
         ordered = [results[name] for name in entry.checks]
-        self.last.update({result.check: Stamped(result, finished, at) for result in ordered})
+        self.last.update(
+            {one.check: Stamped(one, finished, at, entry.options[one.check]) for one in ordered}
+        )
         self._typical = at - clock
         verdict = judge_node(ordered, Policy())
         done = Pass(

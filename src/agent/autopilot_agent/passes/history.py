@@ -26,6 +26,8 @@ PUT_OFF = ("gpu_in_use", "jobs_on_node")
 #: Code of a check that was postponed because another check of this collection was running. Its
 #: status is unknown, not skip.
 LOCKED = "locked"
+#: Code of pings for which the API server gave no peers: its outage is no fault of the node.
+PEERS_UNREAD = "peers_unread"
 _BAD = (WARN, UNKNOWN, FAIL)
 
 
@@ -73,7 +75,9 @@ class History:
         ``ran_at`` (monotonic seconds).
         """
         for result in results:
-            is_periodic = result.check in self._periodic
+            # Peers that a caller named may be away: no periodic pass would clear that.
+            named = bool(options.get(result.check, {}).get("peers"))
+            is_periodic = result.check in self._periodic and not named
             new = Remembered(
                 result, _level_of(result.check, options), finished, ran_at, is_periodic
             )
@@ -117,11 +121,12 @@ def judge_history(history: History) -> Optional[NodeVerdict]:
 
 
 def is_put_off(result: CheckResult) -> bool:
-    """Return True if the check did not run because a job or another check was running."""
+    """Return True if the check did not run because a job or another check was running, or the API
+    server did not answer.
+    """
     if result.status == UNKNOWN:
-        return {finding.code for finding in result.findings if finding.status == UNKNOWN} == {
-            LOCKED
-        }
+        codes = {finding.code for finding in result.findings if finding.status == UNKNOWN}
+        return codes in ({LOCKED}, {PEERS_UNREAD})
     return result.status == SKIP and any(finding.code in PUT_OFF for finding in result.findings)
 
 

@@ -14,11 +14,12 @@ from .history import History, judge_history, results_that_count
 
 class MarkDecision(NamedTuple):
     """``status`` is ``pass``, ``warn``, ``unknown`` or ``fail``; ``reasons`` are the worst checks'
-    summaries.
+    summaries, ``code`` is the worst finding's.
     """
 
     status: str
     reasons: List[str]
+    code: str = ""
 
 
 def decide_mark(history: History, now: float) -> Optional[MarkDecision]:
@@ -40,4 +41,6 @@ def decide_mark(history: History, now: float) -> Optional[MarkDecision]:
         for result in results_that_count(history)
         if result.status == verdict.status
     ]
-    return MarkDecision(status, reasons)
+    return MarkDecision(
+        status, reasons, next((found.finding.code for found in verdict.findings), "")
+    )

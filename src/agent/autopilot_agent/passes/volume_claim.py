@@ -17,7 +17,7 @@ from _health.knowledge.cluster import REMOVAL
 from _health.model import CheckResult
 
 from ..cluster.kube import Kube
-from ..settings import AgentSettings
+from _health.agent.settings import AgentSettings
 from .engine import Engine
 
 #: Seconds beyond the deadline for a pending request.
@@ -44,7 +44,7 @@ class Claimer:
         """
         own = {
             "storage_class": self._settings.storage_class or None,
-            "namespace": self._settings.namespace,
+            "namespace": self._settings.work_namespace,
             "node": self._settings.node,
         }
         wanted = {
@@ -57,7 +57,9 @@ class Claimer:
             },
         }
         CHECK.validate_options(wanted)
-        plan = claim_procedures.plan_of(wanted, SECONDS, self._settings.pod or None)
+        plan = claim_procedures.plan_of(
+            wanted, SECONDS, self._settings.pod or None, self._settings.namespace
+        )
         readings: dict[str, Any] = {}
         began = time.monotonic()
         try:

@@ -19,7 +19,7 @@ from ...knowledge.links import GB, expected_bandwidth
 from ...knowledge.memory import memory_bandwidth_of
 from ...knowledge.nvlinks import WIRED, nvlinks_of
 from ...model import PASS, CheckResult
-from ...lenient import mapping, mappings_in
+from ...lenient import mapping, mappings_in, text
 from ...node_names import fold
 from ...text import plain
 from .fleet_statistics import LEAST_SHARE, MINIMUM_NODES
@@ -76,10 +76,13 @@ def _memory(_gpu: Mapping[str, Any], model: str) -> Tuple[str, Optional[float], 
 
 def _nvlink(gpu: Mapping[str, Any], model: str) -> Tuple[str, Optional[float], str]:
     row = nvlinks_of(model)
-    links = sum(1 for link in mappings_in(gpu.get("links")) if link.get("active") is True)
+    active = [link for link in mappings_in(gpu.get("links")) if link.get("active") is True]
+    links, ends = len(active), [mapping(link.get("remote")) for link in active]
+    direct = all(end.get("type") != "switch" for end in ends)
     # On boards whose links go to several GPUs, the number of links does not tell how many connect a
     # pair.
-    floors = floors_of(model, links) if row and row.kind != WIRED else None
+    several = direct and len({text(end.get("pci")) for end in ends}) > 1
+    floors = None if several or (row and row.kind == WIRED) else floors_of(model, links, direct)
     return (
         (f"{links} NVLinks", floors[0], row.source)
         if row and floors

@@ -22,9 +22,9 @@ from ...times import parse_stamp
 CONTINUE, WARN_OWNER, SUSPEND, STOP = "continue", "warn_owner", "suspend", "stop"
 #: From the mildest to the most drastic.
 DECISIONS = (CONTINUE, WARN_OWNER, SUSPEND, STOP)
-#: Seconds between two passes of which the later still counts as following the earlier (a judgement:
-#: twice the hour of a slow cron job).
-LONGEST_GAP = 7200.0
+#: Seconds between two passes of which the later always counts as following the earlier, and those
+#: after which it never does (judgements: twice the hour of a cron job; a daily job that is late).
+_CERTAIN_GAP, _LONGEST_GAP = 2 * 3600.0, 26 * 3600.0
 #: Passes that a history keeps.
 _MOST_PASSES = 50
 #: Facts that a reason puts in words.
@@ -160,13 +160,14 @@ def decide(
     run, finished = report.run.run_id, parse_stamp(report.run.finished)
     # Two decisions about one pass still count as one observation.
     earlier = [one for one in passes if one.get("run_id") != run]
+    gap = _gap(earlier, finished)
     facts = []
     for node, check, finding in _found(report, hosts):
         wanted = policy.codes.get(
             finding.code, policy.on_fail if finding.status == FAIL else policy.on_warn
         )
         if wanted != CONTINUE:
-            seen = 1 + _in_a_row(_key(node, finding), earlier, finished)
+            seen = 1 + _in_a_row(_key(node, finding), earlier, finished, gap)
             decided = wanted if wanted == WARN_OWNER or seen >= policy.passes else WARN_OWNER
             facts.append(Fact(node, check, finding, wanted, decided, seen))
     facts.sort(
@@ -193,7 +194,7 @@ def decide(
     }
     kept = (earlier + [this_pass])[-_MOST_PASSES:]
     return JobDecision(
-        decision, _reason(facts, policy, _pause(earlier, finished)), facts, kept, news, acted
+        decision, _reason(facts, policy, earlier, finished, gap), facts, kept, news, acted
     )
 
 
@@ -231,37 +232,49 @@ def _key(node: str, finding: Finding) -> List[str]:
     ]
 
 
-def _in_a_row(key: List[str], passes: Sequence[PassRecord], finished: Optional[float]) -> int:
-    """In how many passes before this one the same was seen without a pause."""
+def _gap(passes: Sequence[PassRecord], finished: Optional[float]) -> float:
+    """Longest pause in seconds between two passes in a row: twice the shorter of the last two
+    pauses, so that passes every six hours are in a row as well as passes every five minutes.
+    """
+    moments = [one.get("finished") for one in passes[-2:]] + [finished]
+    pauses = [
+        after - before
+        for before, after in zip(moments, moments[1:])
+        if before is not None and after is not None and after > before
+    ]
+    return min(max(_CERTAIN_GAP, 2 * min(pauses, default=0.0)), _LONGEST_GAP)
+
+
+def _in_a_row(
+    key: List[str], passes: Sequence[PassRecord], finished: Optional[float], gap: float
+) -> int:
+    """In how many passes before this one the same was seen, at most ``gap`` seconds apart."""
     count, after = 0, finished
     for one in reversed(passes):
         moment = one.get("finished")
-        near = moment is not None and after is not None and 0 <= after - moment <= LONGEST_GAP
+        near = moment is not None and after is not None and 0 <= after - moment <= gap
         if not near or key not in one.get("facts", []):
             break
         count, after = count + 1, moment
     return count
 
 
-def _pause(passes: Sequence[PassRecord], finished: Optional[float]) -> Optional[float]:
-    """Seconds since the pass before, where that is so long ago that it does not count; else None."""
-    moment = passes[-1].get("finished") if passes else None
-    return (
-        finished - moment
-        if moment is not None and finished is not None and finished - moment > LONGEST_GAP
-        else None
-    )
-
-
-def _reason(facts: List[Fact], policy: JobPolicy, pause: Optional[float]) -> str:
+def _reason(
+    facts: List[Fact],
+    policy: JobPolicy,
+    passes: Sequence[PassRecord],
+    finished: Optional[float],
+    gap: float,
+) -> str:
     """The facts in a sentence, those that carry the decision first."""
     if not facts:
         return "no finding decides about the job"
     parts = []
+    last = passes[-1].get("finished") if passes else None
+    pause = finished - last if finished is not None and last is not None else 0.0
     apart = (
-        f"; the one before, {pause / 3600:.1f} h ago, does not count, nor does any that is "
-        f"more than {LONGEST_GAP / 3600:.0f} h apart"
-        if pause
+        f"; the pass before does not count: {pause / 3600:.1f} h ago, more than {gap / 3600:g} h"
+        if pause > gap
         else ""
     )
     for one in facts[:_MOST_WORDS]:

@@ -25,6 +25,8 @@ SCHEMA_VERSION = 1
 
 FIT, UNFIT, COULD_NOT_TELL, SKIPPED = "fit", "unfit", "could_not_tell", "skipped"
 FITNESS = (FIT, UNFIT, COULD_NOT_TELL, SKIPPED)
+#: The same for people, worst first.
+FITNESS_TEXTS = {UNFIT: "unfit", COULD_NOT_TELL: "undecided", FIT: "fit", SKIPPED: "skipped"}
 _COUNTS = ("nodes", *FITNESS, "partial")
 
 

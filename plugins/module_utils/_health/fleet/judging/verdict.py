@@ -11,9 +11,10 @@ drain.
 from __future__ import annotations
 
 from dataclasses import replace
+import functools
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import fleet_activity, fleet_statistics, fleet_versions
+from . import fleet_activity, fleet_fabric, fleet_statistics, fleet_versions
 from .node_answer import NodeAnswer, not_checked
 from .policy import Limit, Policy, apply_policy, lower_by_codes, tolerated
 from .report import (
@@ -31,6 +32,7 @@ from .report import (
     RunVerdict,
 )
 from ...node import registry
+from ...node.framework.check import WITH_EVERY_PASS
 from ..mesh import judge as mesh_judge
 from ..mesh.documents import MeshReport, Plan
 from ..mesh.plan import describe
@@ -43,6 +45,7 @@ from ...model import (
     WARN,
     CheckResult,
     Finding,
+    Subject,
     left_out,
     overall,
     worst,
@@ -82,15 +85,23 @@ def judge_node(
     )
 
 
+@functools.lru_cache(maxsize=None)
+def names_of_host() -> Tuple[str, ...]:
+    """The checks of the host around the GPUs: these alone make no GPU node fit."""
+    return tuple(
+        check.name
+        for check in registry.of_node()
+        if not check.gpu and check.runs == WITH_EVERY_PASS
+    )
+
+
 def _fitness(results: Sequence[CheckResult], status: str, policy: Policy) -> str:
     if any(result.status in policy.unfit for result in results):
         return UNFIT
     if status == UNKNOWN:
         return COULD_NOT_TELL
     # A healthy host says nothing about GPUs that no check has seen.
-    telling = [
-        result for result in results if result.check not in registry.names_of_host()
-    ] or results
+    telling = [result for result in results if result.check not in names_of_host()] or results
     # A check that skipped some GPUs and measured the others has checked the node.
     skipped = all(result.status == SKIP and not result.measurements for result in telling)
     return SKIPPED if skipped else FIT
@@ -148,8 +159,9 @@ def judge_run(
     In check mode the mesh says what would run. ``recorded`` takes the place of all that this
     judgement would find between nodes.
     """
+    answers, of_racks = fleet_fabric.merge_rack_faults(answers)
     fleet, of_run = _compare_nodes(answers)
-    mesh = _judge_mesh(answers, plans, run.check_mode) if plans else None
+    mesh, untold = _judge_mesh(answers, plans, run.check_mode) if plans else (None, None)
     nodes = [
         _report_node(answer, fleet.get(answer.name, []), mesh_results(answer, mesh), policy)
         for answer in answers
@@ -158,7 +170,9 @@ def judge_run(
         MeshReport.from_dict({**mesh.document, "description": describe(plans[0])}) if mesh else None
     )
     between = [CheckFinding(check, finding) for check, finding in mesh.findings] if mesh else []
+    between += [CheckFinding(plans[0]["checks"][0], untold)] if untold else []
     between += [CheckFinding(fleet_activity.CHECK, finding) for finding in of_run]
+    between += [CheckFinding(fleet_fabric.CHECK, finding) for finding in of_racks]
     if recorded is not None:
         report, between = recorded
     counts = _count_nodes(nodes)
@@ -189,14 +203,19 @@ def _compare_nodes(
 
 def _judge_mesh(
     answers: Sequence[NodeAnswer], plans: Sequence[Plan], planned_only: bool
-) -> mesh_judge.Judged:
-    if planned_only:
-        return mesh_judge.planned(plans[0])
-    passes = [
-        {answer.name: answer.mesh[turn] or {} for answer in answers if len(answer.mesh) > turn}
-        for turn in range(len(plans))
-    ]
-    return mesh_judge.judge(plans, passes)
+) -> Tuple[Optional[mesh_judge.Judged], Optional[Finding]]:
+    """The judged mesh, or why it could not be judged, which must not cost the nodes their checks."""
+    try:
+        if planned_only:
+            return mesh_judge.planned(plans[0]), None
+        passes = [
+            {answer.name: answer.mesh[turn] or {} for answer in answers if len(answer.mesh) > turn}
+            for turn in range(len(plans))
+        ]
+        return mesh_judge.judge(plans, passes), None
+    except Exception as error:  # a plan or readings of a shape that nobody foresaw
+        why = f"the mesh was not judged: {type(error).__name__}: {error}"
+        return None, Finding("mesh_not_judged", UNKNOWN, why, "watch", Subject("mesh"))
 
 
 def mesh_results(answer: NodeAnswer, mesh: Optional[mesh_judge.Judged]) -> List[CheckResult]:

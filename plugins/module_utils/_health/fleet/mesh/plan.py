@@ -8,6 +8,7 @@ all hosts ping, then pairs measure round by round.
 
 from __future__ import annotations
 
+import hmac
 import math
 from collections import Counter
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple, TypedDict, Union
@@ -96,14 +97,16 @@ def lead(hosts: Mapping[str, Facts], now: float) -> float:
     return max(5.0, 1.3 * took + 3.0)
 
 
-def shares(plan: Plan) -> Dict[str, Share]:
-    """The share of the plan for each host; hosts without a window have none."""
+def shares(plan: Plan, secret: bytes) -> Dict[str, Share]:
+    """The share of the plan for each host; hosts without a window have none. The key of each pair
+    is drawn from ``secret``, which the plan does not contain: anybody may read the plan.
+    """
     windows: List[List[Union[PingWindow, PairWindow]]] = [[] for _host in plan["hosts"]]
     if plan["ping"]:
         for place, window in _ping_windows(plan, plan["ping"]):
             windows[place].append(window)
     if plan["pairs"]:
-        for place, meeting in _pair_windows(plan, plan["pairs"]):
+        for place, meeting in _pair_windows(plan, plan["pairs"], secret):
             windows[place].append(meeting)
     found: Dict[str, Share] = {}
     for place, (host, own) in enumerate(zip(plan["hosts"], windows)):
@@ -424,6 +427,7 @@ class PairWindow(TypedDict):
     peer: str
     peer_address: str
     side: str
+    key: str
 
 
 #: A host's share of a pass. ``start`` is a time of the host's own clock, ``lifetime`` is in
@@ -468,11 +472,15 @@ def _ping_windows(plan: Plan, ping: PlannedPings) -> Iterable[Tuple[int, PingWin
                 )
 
 
-def _pair_windows(plan: Plan, pairs: PlannedPairs) -> Iterable[Tuple[int, PairWindow]]:
+def _pair_windows(
+    plan: Plan, pairs: PlannedPairs, secret: bytes
+) -> Iterable[Tuple[int, PairWindow]]:
     for number, one in enumerate(pairs["rounds"]):
         offset = round(pairs["offset"] + number * pairs["period"], 3)
         for plane, client, server in one["pairs"]:
             on = plan["planes"][plane]
+            about = f"{plan['run']} {plan['pass']} {number} {plane} {client} {server}"
+            key = hmac.new(secret, about.encode(), "sha256").hexdigest()[:32]
             for place, peer, side in ((client, server, "client"), (server, client, "server")):
                 own = member_at(on, place)
                 yield (
@@ -494,6 +502,7 @@ def _pair_windows(plan: Plan, pairs: PlannedPairs) -> Iterable[Tuple[int, PairWi
                         "peer": plan["hosts"][peer],
                         "peer_address": member_at(on, peer)["address"],
                         "side": side,
+                        "key": key,
                     },
                 )
 

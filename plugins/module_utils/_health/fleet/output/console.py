@@ -15,7 +15,7 @@ from .console_rows import (
     skipped_rows,
 )
 from .document import plan_of
-from ..judging.report import COULD_NOT_TELL, FIT, SKIPPED, UNFIT, RunReport
+from ..judging.report import FIT, FITNESS_TEXTS, SKIPPED, RunReport
 from ..mesh.documents import MeshReport
 from ..mesh.plan import plan_text
 from ...model import FAIL, PASS, SKIP, STATUSES
@@ -30,8 +30,6 @@ _WIDE = 100
 #: Characters of the names below a row: of healthy nodes, and of nodes with findings.
 _MOST_NAMES = {PASS: 90, SKIP: 90}
 _MOST_BAD_NAMES = 1000
-
-_FITNESS_WORDS = {UNFIT: "unfit", COULD_NOT_TELL: "undecided", FIT: "fit", SKIPPED: "skipped"}
 
 
 def lines_of(report: RunReport, verbose: bool = False, width: int = WIDTH) -> List[Line]:
@@ -76,7 +74,7 @@ def more_lines(rows: Sequence[ConsoleRow], where: str, width: int) -> List[Line]
 
 def _header(report: RunReport, width: int) -> List[str]:
     counts, run = report.counts, report.run
-    parts = [f"{counts[fit]} {word}" for fit, word in _FITNESS_WORDS.items() if counts[fit]]
+    parts = [f"{counts[fit]} {word}" for fit, word in FITNESS_TEXTS.items() if counts[fit]]
     if counts["partial"]:
         place = parts.index(f"{counts[FIT]} fit")
         parts[place] += f" ({counts['partial']} not fully checked)"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ... import VERSION
 from ..judging.policy import WOULD_RUN, is_planned
@@ -47,26 +47,46 @@ def read(text: str) -> Dict[str, Any]:
     return document
 
 
+def read_head(lines: Iterable[str]) -> Dict[str, Any]:
+    """Parse a run document of `to_json` up to its nodes, without the mesh; raises ValueError that
+    says what is wrong.
+    """
+    head: List[str] = []
+    for member, line in _by_member(lines):
+        if member == "nodes":
+            head.append('"nodes": []}')
+            break
+        head.append(line)
+    return read("".join(head))
+
+
 def read_without_readings(lines: Iterable[str]) -> Dict[str, Any]:
     """Parse a run document of `to_json` line by line, without the mesh and the nodes' readings, which
     are nearly all of its size; raises ValueError that says what is wrong.
     """
     nodes: List[Any] = []
     head: List[str] = []
-    member = ""
-    for line in lines:
-        if line.startswith('  "'):
-            member = line.split('"')[1]
+    for member, line in _by_member(lines):
         if member == "nodes" and line.startswith("    {"):
             try:
                 node = json.loads(line.rstrip(",\n"))
             except (ValueError, RecursionError) as error:
                 raise ValueError(f"invalid JSON: {error}") from None
             nodes.append({key: node[key] for key in node if key not in ("readings", "mesh")})
-        elif member != "mesh":
+        else:
             head.append(line)
     document = read("".join(head))
     return {**document, "nodes": document["nodes"] + nodes}
+
+
+def _by_member(lines: Iterable[str]) -> Iterator[Tuple[str, str]]:
+    """The lines of a run document, each with the name of its member; lines of the mesh are left out."""
+    member = ""
+    for line in lines:
+        if line.startswith('  "'):
+            member = line.split('"')[1]
+        if member != "mesh":
+            yield member, line
 
 
 class PlannedCheck(NamedTuple):

@@ -16,6 +16,13 @@ from ...node.framework.check_texts import Headline
 from ...node_names import natural
 
 
+def in_order(names: Iterable[str]) -> Tuple[str, ...]:
+    """The names of checks, each once, in the order of a pass; those of another version at the end."""
+    given = set(names)
+    known = [name for name in registry.NAMES if name in given]
+    return (*known, *sorted(given - set(known)))
+
+
 class FigureRange(NamedTuple):
     """The smallest and the largest value of a headline figure over a group, in ``unit``."""
 
@@ -56,8 +63,8 @@ def group_healthy(nodes: Iterable[NodeReport]) -> List[HealthyGroup]:
     for node in nodes:
         if is_healthy(node):
             results = node.verdict.results
-            passed = _in_order(result.check for result in results if result.status == PASS)
-            skipped = _in_order(result.check for result in results if left_out(result))
+            passed = in_order(result.check for result in results if result.status == PASS)
+            skipped = in_order(result.check for result in results if left_out(result))
             alike.setdefault((gpu_models(node), passed, skipped), []).append(node)
     groups = [
         HealthyGroup(
@@ -76,13 +83,6 @@ def gpu_models(node: NodeReport) -> str:
     """The GPUs of a node in words: count and model of each kind."""
     names = [str(gpu.get("name")) for gpu in node.gpus]
     return " and ".join(f"{names.count(name)} x {name}" for name in sorted(set(names)))
-
-
-def _in_order(names: Iterable[str]) -> Tuple[str, ...]:
-    """The names of checks, each once, in the order of a pass."""
-    given = set(names)
-    known = [name for name in registry.NAMES if name in given]
-    return (*known, *sorted(given - set(known)))
 
 
 def _figures(nodes: Sequence[NodeReport]) -> Tuple[FigureRange, ...]:

@@ -29,7 +29,7 @@ from ...node import registry
 from ...node.checks import dcgm_diag
 from ...node.framework.check import Check
 from ...model import SKIP, STATUSES, UNKNOWN, WARN, CheckResult, Measurement, worst
-from ...lenient import mapping
+from ...lenient import mapping, number
 from ..judging.report import FIT, FITNESS, UNFIT, CheckFinding, NodeReport, RunReport
 
 SCHEMA = "autopilot.gpu/metrics"
@@ -820,8 +820,8 @@ def _read_group(where: str, data: Any) -> Group:
     if not isinstance(data, dict) or not isinstance(data.get("samples"), list):
         raise ValueError(f"{where}: must have labels and samples")
     samples = []
-    for number, sample in enumerate(data["samples"]):
-        place = f"{where}.samples[{number}]"
+    for position, sample in enumerate(data["samples"]):
+        place = f"{where}.samples[{position}]"
         if not isinstance(sample, list) or len(sample) != 3 or not isinstance(sample[0], str):
             raise ValueError(f"{place}: must be a metric, labels and a value")
         samples.append(
@@ -837,6 +837,7 @@ def _read_labels(where: str, data: Any) -> Dict[str, str]:
 
 
 def _read_number(where: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"{where}: {value!r} is not a finite number")
-    return float(value)
+    found = number(value)
+    if found is None:
+        raise ValueError(f"{where}: {value!r:.40} is not a finite number")
+    return found

@@ -33,6 +33,13 @@ FINDINGS: Dict[str, FindingText] = {
         "Find out who reset the GPU and why. Enable persistence mode, so that the driver keeps "
         "its counters.",
     ),
+    "counters_decreased": FindingText(
+        "Counters that last for the whole boot, or for the life of the part, are lower than in the "
+        "snapshot: errors in between may not have been counted.",
+        "Find out what cleared the counters: a reload of a kernel module, `perfquery -R`, "
+        "`nvidia-smi --reset-ecc-errors`, an exchanged part. Search the kernel log of the time for "
+        "errors (`journalctl -k -b`).",
+    ),
     "gpu_swapped": FindingText(
         "A different GPU is in the place of a GPU of the snapshot, or a GPU was added; it was not "
         "compared.",
@@ -51,8 +58,9 @@ FINDINGS: Dict[str, FindingText] = {
         "on the kernel's command line) keeps more records.",
     ),
     "not_compared": FindingText(
-        "Some checks have readings in only one of preflight and postflight and were not compared.",
-        "Run preflight and postflight with the same checks.",
+        "Preflight and postflight did not read the same: some checks have readings in only one of "
+        "them, or one ran on the host and the other in a container.",
+        "Run preflight and postflight in the same place with the same checks.",
     ),
     # ---- what it cost ----
     "new_uncorrectable_errors": FindingText(

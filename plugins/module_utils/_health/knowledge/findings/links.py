@@ -22,6 +22,12 @@ FINDINGS: Dict[str, FindingText] = {
         "Check whether it lasts (`nvidia-smi nvlink -e`), and search for Xid 74. If it lasts, "
         "check the board or bridge.",
     ),
+    "rack_fabric_degraded": FindingText(
+        "All nodes of an NVLink domain report a degraded NVSwitch fabric: one fault of the rack. "
+        "Its nodes have a warning each.",
+        "Check the rack's switch trays and the log of its fabric manager or NMX controller. Run no "
+        "job over several nodes of the rack until it is repaired.",
+    ),
     # ---- from GPU to GPU ----
     # ---- memory and arithmetic ----
     # ---- PCIe, from the GPU up ----

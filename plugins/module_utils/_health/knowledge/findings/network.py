@@ -87,6 +87,11 @@ FINDINGS: Dict[str, FindingText] = {
         "A pair of nodes is bad, and the evidence does not tell which of them is faulty.",
         "Measure more pairs: more rounds (`-e mesh_rounds=all`), or more nodes in the play.",
     ),
+    "mesh_not_judged": FindingText(
+        "The readings of the mesh could not be judged; the checks of the nodes are.",
+        "Run the mesh again (`--tags mesh`), and report the message as a defect of this "
+        "collection.",
+    ),
     "mesh_no_answer": FindingText(
         "The node did not answer when its readings were collected.",
         "Run the check again. If the node stays silent, check the node.",

@@ -353,12 +353,12 @@ def _judge_runs(
         if model and not model.containment
     ]
     disturbed = busy_gate.disturbed(readings.get("before"), readings.get("after"))
+    faults = _judge_faults(runs, subjects, bool(disturbed))
     findings = _judge_run(first) + [
-        _without_containment(one, uncontained)
-        for one in _judge_faults(runs, subjects, bool(disturbed))
+        _without_containment(one, uncontained) for one in _maybe_by_design(faults, subjects)
     ]
     results = dcgm_report.results(report)
-    if not findings or results:
+    if results:
         findings += _judge_coverage(results, report, what, subjects)
     returncode = first.get("returncode")
     if (
@@ -422,10 +422,13 @@ def _judge_run(run: DcgmRun) -> List[Finding]:
         words = f"dcgmi did not answer{within} and was ended"
         return [Finding("dcgmi_timed_out", UNKNOWN, words, "watch", NODE, evidence)]
     said = "; ".join(map(str, report.get("errors", [])))
-    if said or report.get("problem", dcgm_report.NO_DOCUMENT):
-        words = _shown(said) or _shown(run.get("text")) or _shown(run.get("stderr")) or "nothing"
+    problem = report.get("problem", dcgm_report.NO_DOCUMENT)
+    if said or problem or not report.get("results"):
+        # DCGM writes why it does not run before an empty document.
+        printed = dcgm_report.before_document(run.get("text") or "")
+        words = _shown(said) or _shown(printed) or _shown(run.get("stderr")) or "nothing"
         code, what = "dcgm_could_not_run", "DCGM could not run its diagnostic"
-        if not said and report.get("problem") == dcgm_report.INCOMPLETE:
+        if not said and problem == dcgm_report.INCOMPLETE:
             code, what = "result_incomplete", "dcgmi's result is truncated"
         elif dcgm_run.already_running(run):
             code, what = "diagnostic_already_running", "another DCGM diagnostic is running"
@@ -496,6 +499,29 @@ def _judge_faults(
                 )
             )
     return findings
+
+
+def _maybe_by_design(findings: List[Finding], subjects: Dict[int, Subject]) -> List[Finding]:
+    """Links that are narrower than supported on all GPUs of the node may be the board's or the
+    virtual machine's design; `pcie_link` sees whether the ports confirm them.
+    """
+    code = knowledge.OVERRIDES[knowledge.PCIE_WIDTH].code
+    narrow = {one.subject for one in findings if one.code == code}
+    if NODE not in narrow and not (subjects and narrow.issuperset(subjects.values())):
+        return findings
+    return [
+        Finding(
+            one.code,
+            WARN,
+            f"{one.message}, like all GPUs of the node",
+            "watch",
+            one.subject,
+            one.evidence,
+        )
+        if one.code == code
+        else one
+        for one in findings
+    ]
 
 
 def _without_containment(finding: Finding, uncontained: List[Subject]) -> Finding:
@@ -597,8 +623,6 @@ def _judge_coverage(
     subjects: Dict[int, Subject],
 ) -> List[Finding]:
     """Findings about GPUs and tests without a result: these did not pass."""
-    if not results:
-        return [Finding("no_result", UNKNOWN, "DCGM's document contains no results", "watch")]
     findings = []
     by_test: Dict[str, Dict[Optional[int], List[str]]] = {}
     for result in results:

@@ -117,7 +117,9 @@ def measure(probe: Probe) -> Readings:
     names = class_names(probe.host, "net")
     interfaces: Optional[List[InterfaceReading]] = None
     if names is not None:
-        wanted = names_in(probe.options.get("interfaces"))
+        wanted = names_in(probe.options.get("interfaces")) + names_in(
+            probe.options.get("present_interfaces")
+        )
         interfaces = [
             interface
             for interface in (_interface(probe.host, name, name in wanted) for name in names)
@@ -132,7 +134,9 @@ def _interface(host: Host, name: str, named: bool) -> Optional[InterfaceReading]
     physical = (
         host.link(base, "device") is not None and number_in(host.text(base, "type")) == _ETHERNET
     )
-    if not (physical or bond or named):
+    member = host.text(base, "bonding_slave/mii_status")
+    # Members of a bond may be interfaces of another kind, such as IP over InfiniBand.
+    if not (physical or bond or member or named):
         return None
     flags, carrier, speed = (
         number_in(host.text(base, file)) for file in ("flags", "carrier", "speed")
@@ -151,7 +155,7 @@ def _interface(host: Host, name: str, named: bool) -> Optional[InterfaceReading]
         "device": f"{vendor}:{product}" if vendor and product else None,
         "pci": pci_function(host, base),
         "master": host.link(base, "master"),
-        "member": host.text(base, "bonding_slave/mii_status"),
+        "member": member,
         "virtual_function": host.link(base, "device/physfn") is not None,
         "counters": {
             **counters(host, f"{base}/statistics", STATISTICS),
@@ -183,7 +187,12 @@ def judge(readings: EthernetReadings, options: Options) -> CheckResult:
         names_in(options.get("interfaces")),
         whole_number(options.get("minimum_speed_mbps")),
     )
-    findings = [finding for name in wanted for finding in _judge_wanted(name, interfaces, least)]
+    findings = [
+        _absent(name, interfaces, "present_interfaces")
+        for name in names_in(options.get("present_interfaces"))
+        if name not in wanted and not any(one.get("name") == name for one in interfaces)
+    ]
+    findings += [finding for name in wanted for finding in _judge_wanted(name, interfaces, least)]
     findings += [] if wanted or not least else _judge_fastest(interfaces, least)
     judged = {str(finding.subject) for finding in findings}
     for interface in interfaces:
@@ -239,16 +248,7 @@ def _judge_wanted(
 ) -> List[Finding]:
     interface = next((interface for interface in interfaces if interface.get("name") == name), None)
     if interface is None:
-        there = some([str(other.get("name")) for other in interfaces if other.get("physical")])
-        message = (
-            "the interface does not exist, expected by the option interfaces; physical "
-            f"interfaces: {there or 'none'}"
-        )
-        return [
-            Finding(
-                "interface_absent", FAIL, message, "drain_node", Subject("interface", name=name)
-            )
-        ]
+        return [_absent(name, interfaces, "interfaces")]
     if not _told(interface):
         return [not_read("its state", _subject(interface))]
     if not is_up(interface):
@@ -264,6 +264,16 @@ def _judge_wanted(
             )
         ]
     return _judge_speed(interface, least) if least else []
+
+
+def _absent(name: str, interfaces: List[InterfaceReading], option: str) -> Finding:
+    there = some([str(other.get("name")) for other in interfaces if other.get("physical")])
+    message = (
+        f"the interface does not exist, expected by the option {option}; physical "
+        f"interfaces: {there or 'none'}"
+    )
+    subject = Subject("interface", name=name)
+    return Finding("interface_absent", FAIL, message, "drain_node", subject)
 
 
 def _judge_speed(interface: InterfaceReading, least: int) -> List[Finding]:
@@ -540,6 +550,7 @@ def _summary(interfaces: List[InterfaceReading], physical: List[InterfaceReading
 
 OPTIONS: Dict[str, Dict[str, Any]] = {
     "interfaces": {"type": "list", "elements": "str"},
+    "present_interfaces": {"type": "list", "elements": "str"},
     "minimum_speed_mbps": {"type": "int"},
 }
 

@@ -21,7 +21,7 @@ from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, Headline, StatusText
 from ...knowledge.links import GB
-from ...knowledge.nvlinks import nvlinks_of
+from ...knowledge.nvlinks import RAW_SHARE, nvlinks_of
 from ...model import (
     FAIL,
     LIGHT,
@@ -157,6 +157,8 @@ class _Pair(NamedTuple):
     #: NVLINK or PCIE, and how many links.
     kind: str
     links: int
+    #: Whether the links end at the other GPU, not at a switch.
+    direct: bool
     #: The group of comparable pairs.
     group: Tuple[Any, ...]
     access: bool
@@ -188,7 +190,8 @@ def judge(readings: LinkReadings, options: Options) -> CheckResult:
         + _error_findings(readings.get("cuda_error"), answering)
     )
     found += (
-        _data_findings(pairs)
+        _minimum_findings(pairs, options)
+        + _data_findings(pairs)
         + _access_findings(pairs)
         + _findings_of(_slow(pairs, options), pairs, gates)
     )
@@ -234,7 +237,7 @@ def _pairs(given: List[PairReading], gpus: List[LinkGpu]) -> List[_Pair]:
         one, other = by_index.get(pair["from"]), by_index.get(pair["to"])
         if one is None or other is None or one is other:
             continue
-        links = _links_between(one, other)
+        links, direct = _links_between(one, other)
         group = (
             (NVLINK, one.get("name"), links)
             if links
@@ -246,6 +249,7 @@ def _pairs(given: List[PairReading], gpus: List[LinkGpu]) -> List[_Pair]:
                 other,
                 NVLINK if links else PCIE,
                 links,
+                direct,
                 group,
                 pair["access"],
                 positive(pair.get("bytes_per_second")),
@@ -255,9 +259,9 @@ def _pairs(given: List[PairReading], gpus: List[LinkGpu]) -> List[_Pair]:
     return found
 
 
-def _links_between(one: LinkGpu, other: LinkGpu) -> int:
-    """NVLinks from one GPU to another: those that end there, or all that end at a switch if the
-    other has such links too.
+def _links_between(one: LinkGpu, other: LinkGpu) -> Tuple[int, bool]:
+    """NVLinks from one GPU to another, and whether they end there: else all end at a switch, where
+    the other has links too.
     """
     active = [
         [link.get("remote") or {} for link in gpu.get("links", []) if link.get("active")]
@@ -267,10 +271,10 @@ def _links_between(one: LinkGpu, other: LinkGpu) -> int:
         sum(1 for remote in remotes if remote.get("type") == "switch") for remotes in active
     ]
     if all(switched):
-        return min(switched)
+        return min(switched), False
     ends = [remote.get("pci") for remote in active[0]]
     pci = normalise_pci(str(other.get("pci")))
-    return sum(1 for end in ends if end is not None and normalise_pci(end) == pci)
+    return sum(1 for end in ends if end is not None and normalise_pci(end) == pci), True
 
 
 def _distance(one: LinkGpu, other: LinkGpu) -> Tuple[str, ...]:
@@ -282,13 +286,14 @@ def _distance(one: LinkGpu, other: LinkGpu) -> Tuple[str, ...]:
 
 
 def _slow(pairs: List[_Pair], options: Options) -> List[_Slow]:
-    minimum = positive(options.get("minimum"))
+    given = positive(options.get("minimum"))
     linked = any(pair.kind == NVLINK for pair in pairs)
     found = []
     for pair in pairs:
         if pair.rate is None:
             continue
         verdicts = []
+        minimum = None if _exceeds(given, pair) else given
         if minimum and (pair.kind == NVLINK or not linked) and pair.rate < minimum * GB:
             verdicts.append((FAIL, Expectation(minimum * GB, "bytes/s", "override", "minimum")))
         floors = None if minimum else _floors(pair)
@@ -324,22 +329,49 @@ def _slow(pairs: List[_Pair], options: Options) -> List[_Slow]:
     return found
 
 
+def _exceeds(minimum: Optional[float], pair: _Pair) -> bool:
+    """True if no healthy pair with these NVLinks reaches the minimum in GB/s."""
+    row = nvlinks_of(pair.one.get("name"))
+    if minimum is None or pair.kind != NVLINK or row is None or not row.speed:
+        return False
+    return minimum * GB > pair.links * row.speed * 1e6 * RAW_SHARE
+
+
+def _minimum_findings(pairs: List[_Pair], options: Options) -> List[Finding]:
+    """The operator's minimum does not fit the GPUs, as 335 GB/s of AzNHC's files for pairs of H100
+    NVL, whose bridges carry 300.
+    """
+    minimum = positive(options.get("minimum"))
+    beyond = [pair for pair in pairs if _exceeds(minimum, pair)]
+    if not beyond:
+        return []
+    first = beyond[0]
+    message = (
+        f"the option minimum is {minimum:g} GB/s, more than the {first.links} NVLinks of "
+        f"{first.one.get('name')} carry between two GPUs; judged without it"
+    )
+    evidence = {"minimum": minimum, "links": first.links}
+    return [Finding("minimum_too_high", WARN, message, "fix_configuration", NODE, evidence)]
+
+
 def _floors(pair: _Pair) -> Optional[Tuple[float, float]]:
     """Bytes/s below which an NVLink pair fails, and warns; None if unknown."""
     if pair.kind != NVLINK or pair.one.get("name") != pair.other.get("name"):
         return None
-    return floors_of(pair.one.get("name"), pair.links)
+    return floors_of(pair.one.get("name"), pair.links, pair.direct)
 
 
-def floors_of(model: Optional[str], links: int) -> Optional[Tuple[float, float]]:
-    """The same for two GPUs of a model with this number of links between them."""
+def floors_of(model: Optional[str], links: int, direct: bool) -> Optional[Tuple[float, float]]:
+    """The same for two GPUs of a model with this number of links between them, which end at the
+    other GPU or at a switch.
+    """
     row = nvlinks_of(model)
     if row is None:
         return None
     if row.fail is not None and row.warn is not None:
-        # One bridge fewer carries less and is no fault. If all links go to switches, missing links
-        # are a fault.
-        share = min(1.0, links / row.most) if row.step > 1 else 1.0
+        # A pair of cards may have fewer bridges, and on a board of four GPUs each pair has a third
+        # of the links. If all links go to switches, missing links are a fault.
+        share = min(1.0, links / row.most) if direct else 1.0
         return row.fail * share, row.warn * share
     nominal = links * row.speed * 1e6
     return (LINK_FAIL * nominal, LINK_WARN * nominal) if nominal else None
@@ -558,6 +590,10 @@ CHECK = Check(
     ),
     status_text=StatusText("[[ GPU LINK ]]", "GPU LINK", "Bandwidth between GPUs"),
     findings={
+        "minimum_too_high": FindingText(
+            "The option `minimum` asks for more than the NVLinks between two GPUs carry.",
+            "Correct `minimum` of gpu_link, or leave it out: the table has a limit for this model.",
+        ),
         "low_peer_bandwidth": FindingText(
             "Copies between two GPUs are slower than their links, or than other GPU pairs.",
             "Check the NVLinks (`nvidia-smi nvlink -s`, `nvidia-smi nvlink -e`) and `nvidia-smi "

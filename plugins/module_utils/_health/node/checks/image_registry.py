@@ -233,7 +233,10 @@ def _judge_image(image: ImageReading, options: Options) -> List[Finding]:
     if kind == "not_trusted" and options.get("ca_file"):
         status, message = FAIL, "the certificate's authority is not in ca_file"
     if code == "image_registry_denied" and not image.get("credentials"):
-        message += " for anonymous users, and no credentials are given for this registry"
+        message += (
+            " for anonymous users, and no credentials are given for this registry (options "
+            "auth_file, or username and password)"
+        )
     own = str(image.get("registry"))
     where = (
         ""

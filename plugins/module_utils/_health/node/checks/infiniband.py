@@ -94,6 +94,14 @@ LIMITS = (
     ),
     ("excessive_buffer_overrun_errors", 10, "port_errors", "the receive buffer overran"),
 )
+#: Counters that stand still at their end: 8 and 4 bits (InfiniBand Architecture Specification,
+#: PortCounters). Their rate since boot falls from then on, however often the fault returns.
+ENDS = {
+    "link_downed": 255,
+    "link_error_recovery": 255,
+    "local_link_integrity_errors": 15,
+    "excessive_buffer_overrun_errors": 15,
+}
 #: Allowed bit error ratio: InfiniBand Architecture Specification, volume 2.
 BIT_ERROR_RATIO = 1e-12
 #: Maximum of the symbol error counter (16 bits; InfiniBand Architecture Specification,
@@ -466,6 +474,11 @@ def _judge_counters(port: PortReading, subject: Subject, uptime: Optional[float]
     rate = _rate_of(port)
     too_many: Dict[str, List[str]] = {}
     for name, limit, code, words in LIMITS:
+        if counted.get(name) == ENDS.get(name, -1):
+            too_many.setdefault(code, []).append(
+                f"{words} {ENDS[name]} times or more: {name} is at its maximum, expected below"
+            )
+            continue
         daily = per_day(counted.get(name, 0), uptime)
         if daily is None and counted.get(name, 0) >= limit:
             return [not_read("the time since boot, the base of the counters' rates", subject)]

@@ -387,6 +387,7 @@ def _judge_edac(
             findings.append(not_read("its error counters", subject))
             continue
         modules = complete(one.get("modules")) or []
+        named = one.get("name") or one.get("controller") or "memory controller"
         evidence = {
             "name": one.get("name"),
             "corrected": corrected,
@@ -395,9 +396,7 @@ def _judge_edac(
         }
         if uncorrected:
             where = _where([module for module in modules if module.get("ue")])
-            message = (
-                f"{one.get('name')}: {uncorrected} uncorrected memory errors since boot{where}"
-            )
+            message = f"{named}: {uncorrected} uncorrected memory errors since boot{where}"
             findings.append(
                 Finding("memory_uncorrected", FAIL, message, "reboot_node", subject, evidence)
             )
@@ -405,7 +404,7 @@ def _judge_edac(
         if daily is not None and daily >= CORRECTED:
             where = _where([module for module in modules if module.get("ce")])
             message = (
-                f"{one.get('name')}: {corrected} corrected memory errors since boot{where}, "
+                f"{named}: {corrected} corrected memory errors since boot{where}, "
                 f"{daily:.0f} in 24 hours, expected fewer than {CORRECTED}"
             )
             findings.append(Finding("memory_corrected", WARN, message, "watch", subject, evidence))

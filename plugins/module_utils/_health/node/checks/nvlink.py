@@ -11,6 +11,7 @@ data. Only links with errors are read again for half a second.
 from __future__ import annotations
 
 import time
+import uuid
 from functools import partial
 from typing import Any, Dict, Iterable, List, Literal, Optional, Tuple, TypedDict
 
@@ -132,6 +133,8 @@ class FabricReading(TypedDict, total=False):
     health_mask: Unsigned
     #: Missing before driver 570.
     health_summary: Unsigned
+    #: NVLink domain over several nodes, as "<cluster UUID>.<clique>"; None within one node.
+    domain: Optional[str]
 
 
 class NvlinkGpu(GpuReading, total=False):
@@ -205,7 +208,7 @@ def _mig(nvml: Any, gpu: GpuIdentity) -> Optional[bool]:
     return bool(mode[0]) if mode else None
 
 
-def _fabric(nvml: Any, gpu: GpuIdentity) -> Optional[Dict[str, int]]:
+def _fabric(nvml: Any, gpu: GpuIdentity) -> Optional[Dict[str, Any]]:
     """The driver's fabric state; drivers before 570 have no summary, bindings before 12.535 lack
     the call.
     """
@@ -219,10 +222,15 @@ def _fabric(nvml: Any, gpu: GpuIdentity) -> Optional[Dict[str, int]]:
             state="state",
             status="status",
             health_mask="healthMask",
+            cluster="clusterUuid",
+            clique="cliqueId",
             **newest,
         )
         if found is not None:
-            return found
+            cluster, clique = bytes(found.pop("cluster")).ljust(16, b"\0"), found.pop("clique")
+            return dict(
+                found, domain=f"{uuid.UUID(bytes=cluster)}.{clique}" if any(cluster) else None
+            )
     return None
 
 

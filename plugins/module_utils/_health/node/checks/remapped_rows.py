@@ -295,12 +295,9 @@ def _placeholder(rows: Values, gpu: RowsGpu) -> bool:
 def _recovery(recovery: Optional[RecoveryAction], subject: Subject) -> List[Finding]:
     if not recovery or recovery["action"] == 0:
         return []
-    action, message = recovery_action(recovery["action"])
-    return [
-        Finding(
-            "recovery_action", FAIL, message, action, subject, {"field_230": recovery["action"]}
-        )
-    ]
+    asked = recovery_action(recovery["action"])
+    evidence = {"field_230": recovery["action"]}
+    return [Finding("recovery_action", asked.status, asked.text, asked.action, subject, evidence)]
 
 
 def _repairs(gpu: RowsGpu, subject: Subject, strict: bool) -> List[Finding]:
@@ -490,7 +487,7 @@ CHECK = Check(
         "[[ REMAPPED ROWS ]]", "REMAPPED ROWS", "Requesting Remapped Rows check on all GPUs"
     ),
     predecessor_label="remapped",
-    predecessor_flags=("row_remap_pending",),
+    predecessor_flags=("row_remap_pending", "row_remap_failure"),
     findings={
         "row_remap_limit": FindingText(
             "The GPU has remapped the maximum number of rows for uncorrectable errors.",

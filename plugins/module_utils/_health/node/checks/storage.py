@@ -716,7 +716,8 @@ def _judge_unreadable(mounts: List[MountReading]) -> List[Finding]:
 
 def _judge_disk(disk: DiskReading) -> List[Finding]:
     name = str(disk.get("name"))
-    about = " ".join(words.strip() for words in (disk.get("model"), disk.get("serial")) if words)
+    labels = (disk.get("model") or "", disk.get("serial") or "")
+    about = " ".join(filter(None, map(str.strip, labels))) or name
     subject, evidence = (
         Subject("disk", name=name),
         {key: disk.get(key) for key in ("model", "serial", "firmware", "state", "nvme", "unread")},

@@ -552,8 +552,8 @@ CHECK = Check(
         ),
         "claim_pod_not_started": FindingText(
             "The kubelet did not start the pod that uses the claim; the volume is not the reason.",
-            "Check the kubelet's reason in the message: the image, or the pod network. If there "
-            "is none, check whether the kubelet runs.",
+            "Check the kubelet's reason in the message: the image, or the pod network. "
+            "Without a reason, check whether the kubelet runs.",
         ),
         "claim_pod_died": FindingText(
             "The pod ended before it reported a result.",

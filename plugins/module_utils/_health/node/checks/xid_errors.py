@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from typing import (
     Any,
+    Callable,
     Dict,
     Iterable,
     List,
@@ -32,7 +33,7 @@ from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge import xids
-from ...knowledge.gpus import recovery_action
+from ...knowledge.gpus import NO_RECOVERY, Recovery, recovery_action
 from ...knowledge.xids import Verdict
 from ...model import (
     FAIL,
@@ -82,12 +83,22 @@ _OFF_BUS = re.compile(
 #: system has fallen off the bus".
 _OFF_BUS_BEGINS = re.compile(r"^NVRM: The NVIDIA GPU " + _BDF)
 _LOADED = "NVRM: loading NVIDIA UNIX"
+#: Logged once before the first Xid of a GPU since its initialisation (open driver, kernel_rc.c,
+#: _krcLogUuidOnce).
+_ANNOUNCED = re.compile(r"^NVRM: GPU at PCI:" + _BDF + r": GPU-")
 _AER = re.compile(
     r"^\S+ " + _BDF + r": (?:AER: )?PCIe Bus Error: severity=(?P<severity>Correct|Uncorrect)\w*(?: "
     r"\((?P<fatal>[\w-]+)\))?"
 )
-_RECOVERY_TO = re.compile(r"\bto\s+0x([0-9a-fA-F]+)")
-_WORDS = ("NVRM:", "SXid", "PCIe Bus Error")
+_RECOVERY_TO = re.compile(r"\bto\s+0x([0-9a-fA-F]{1,8})(?:\s*\(([^)]*)\))?")
+_LINK_REASON = re.compile(r"\bLink\s+\w+\s+[(\[]0x([0-9a-fA-F]{1,8})\b")
+#: On hosts whose firmware reads PCIe errors first, one error is several records (ACPI APEI).
+_FIRMWARE = re.compile(
+    r"^(?P<source>\{\d+\})?\[Hardware Error\]:\s+(?:Error \d+, type: (?P<severity>\w+)"
+    r"|section_type: (?P<section>.+)|device_id: " + _BDF + r")"
+)
+_SEVERITIES = {"corrected": "corrected", "recoverable": "nonfatal", "fatal": "fatal"}
+_WORDS = ("NVRM:", "SXid", "PCIe Bus Error", "[Hardware Error]")
 
 
 class LogReading(TypedDict, total=False):
@@ -109,6 +120,12 @@ class LoadReading(TypedDict):
     seq: Optional[int]
     #: Microseconds since boot.
     usec: float
+
+
+class AnewReading(LoadReading):
+    """When the log shows that a GPU was initialised anew."""
+
+    pci: str
 
 
 class LoggedEvent(TypedDict, total=False):
@@ -144,6 +161,8 @@ class AerReading(TypedDict, total=False):
 class XidGpu(GpuReading, total=False):
     #: Field 230.
     recovery: Optional[int]
+    #: Uncorrected memory errors since the GPU was initialised; read after an error that counts.
+    uncorrected: Optional[Unsigned]
 
 
 class XidReadings(TypedDict, total=False):
@@ -155,6 +174,8 @@ class XidReadings(TypedDict, total=False):
     dropped: Unsigned
     aer: List[AerReading]
     loads: List[LoadReading]
+    #: The last of each GPU.
+    anew: List[AnewReading]
     #: Addresses of GPUs on the PCI bus.
     bus: List[str]
     driver_version: Optional[str]
@@ -183,26 +204,31 @@ def measure(probe: Probe) -> Readings:
     try:
         nvml = probe.nvml()
         readings["driver_version"] = nvml.driver_version
-        readings["gpus"] = [_with_recovery(nvml, gpu) for gpu in nvml.gpus]
+        counted = any(event["xid"] in xids.COUNTED for event in readings["events"])
+        readings["gpus"] = [_with_recovery(nvml, gpu, counted) for gpu in nvml.gpus]
     except DriverError as error:
         readings["driver_error"] = error.to_dict()
     return readings
 
 
-def _with_recovery(nvml: Any, gpu: Mapping[str, Any]) -> Readings:
-    return (
-        dict(gpu)
-        if "error" in gpu
-        else dict(gpu, **read_parts({"recovery": lambda: nvml.fields(gpu, [230])[230]}))
-    )
+def _with_recovery(nvml: Any, gpu: Mapping[str, Any], counted: bool) -> Readings:
+    if "error" in gpu:
+        return dict(gpu)
+    parts: Dict[str, Callable[[], Any]] = {"recovery": lambda: nvml.fields(gpu, [230])[230]}
+    if counted:
+        # NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC
+        parts["uncorrected"] = lambda: nvml.optional(gpu, "nvmlDeviceGetTotalEccErrors", 1, 0)
+    return dict(gpu, **read_parts(parts))
 
 
 def parse(records: Iterable[kernel_log.Record]) -> Readings:
-    """``events``, ``dropped``, ``aer`` and ``loads`` of a log, see `XidReadings`."""
+    """``events``, ``dropped``, ``aer``, ``loads`` and ``anew`` of a log, see `XidReadings`."""
     events: List[LoggedEvent] = []
     loads: List[LoadReading] = []
+    announced: Dict[str, List[AnewReading]] = {}
     aer: Dict[Tuple[str, str], AerReading] = {}
     begun: Optional[str] = None
+    reported: Dict[Optional[str], _Reported] = {}
     for record in records:
         when: LoadReading = {"seq": record.seq, "usec": record.usec}
         for line in record.text.split("\n"):
@@ -220,14 +246,26 @@ def parse(records: Iterable[kernel_log.Record]) -> Readings:
             elif line.startswith(_LOADED):
                 loads.append(when)
             else:
+                _note_announcement(announced, when, line)
                 _count_aer(aer, when, line)
+                _count_reported(aer, reported, when, line)
     kept = _thinned(events)
     return {
         "events": kept,
         "dropped": len(events) - len(kept),
         "aer": list(aer.values())[-MOST_EVENTS:],
         "loads": loads[-8:],
+        "anew": [times[-1] for times in announced.values() if len(times) > 1][-MOST_EVENTS:],
     }
+
+
+def _note_announcement(
+    announced: Dict[str, List[AnewReading]], when: LoadReading, line: str
+) -> None:
+    found = _ANNOUNCED.match(line)
+    if found:
+        pci = normalise_pci(found.group("bdf"))
+        announced.setdefault(pci, []).append({**when, "pci": pci})
 
 
 def _event(line: str, begun: Optional[str]) -> Optional[LoggedEvent]:
@@ -294,15 +332,50 @@ def _count_aer(aer: Dict[Tuple[str, str], AerReading], when: LoadReading, line: 
             if (found.group("fatal") or "").lower() == "fatal"
             else "nonfatal"
         )
-        pci = normalise_pci(found.group("bdf"))
-        known = aer.pop((pci, severity), None)
-        aer[pci, severity] = {
-            **when,
-            "pci": pci,
-            "severity": severity,
-            "count": Unsigned((known["count"] if known else 0) + 1),
-            "text": line[:_MOST_TEXT],
-        }
+        _count(aer, when, found.group("bdf"), severity, line)
+
+
+class _Reported(NamedTuple):
+    """What the lines of an error that the firmware reported have said so far."""
+
+    severity: str
+    is_pcie: bool
+
+
+def _count_reported(
+    aer: Dict[Tuple[str, str], AerReading],
+    reported: Dict[Optional[str], _Reported],
+    when: LoadReading,
+    line: str,
+) -> None:
+    """Count an error that the firmware reported; ``reported`` keeps the open ones by source."""
+    found = _FIRMWARE.match(line)
+    if not found:
+        return
+    source, severity, section = found.group("source", "severity", "section")
+    known = reported.get(source)
+    if severity:
+        reported[source] = _Reported(_SEVERITIES.get(severity, ""), False)
+    elif section and known:
+        reported[source] = known._replace(is_pcie=section.strip() == "PCIe error")
+    elif found.group("bdf") and known and known.is_pcie:
+        if known.severity:
+            _count(aer, when, found.group("bdf"), known.severity, line)
+        del reported[source]
+
+
+def _count(
+    aer: Dict[Tuple[str, str], AerReading], when: LoadReading, bdf: str, severity: str, line: str
+) -> None:
+    pci = normalise_pci(bdf)
+    known = aer.pop((pci, severity), None)
+    aer[pci, severity] = {
+        **when,
+        "pci": pci,
+        "severity": severity,
+        "count": Unsigned((known["count"] if known else 0) + 1),
+        "text": line[:_MOST_TEXT],
+    }
 
 
 def _thinned(events: List[LoggedEvent]) -> List[LoggedEvent]:
@@ -338,12 +411,15 @@ _NEVER = float("-inf")
 
 
 class _Ends(NamedTuple):
-    """By GPU, the last time that the driver requested no recovery, and the last load of the driver
-    (microseconds since boot, ``_NEVER`` if it did not happen).
+    """By GPU, the last time that the driver requested no recovery, the last load of the driver, and
+    the last initialisation of the GPU (microseconds since boot, ``_NEVER`` if it did not happen).
     """
 
     word: float
     load: float
+    anew: float
+    #: True if the driver counts no uncorrected error since the GPU was initialised.
+    uncounted: bool
 
 
 class _Burst(NamedTuple):
@@ -397,11 +473,13 @@ def judge(readings: XidReadings, options: Options) -> CheckResult:
         events = [event for event in events if uptime - event["usec"] / 1e6 <= since]
     gpus = all_gpus(readings.get("gpus"))
     subjects = _subjects(readings.get("bus", []), gpus)
-    recovery = {normalise_pci(str(gpu.get("pci"))): gpu.get("recovery") for gpu in gpus}
+    by_pci = {normalise_pci(str(gpu.get("pci"))): gpu for gpu in gpus}
     loads = [load["usec"] for load in readings.get("loads", [])]
+    anew = {normalise_pci(each["pci"]): each["usec"] for each in readings.get("anew", [])}
     by_device = _by_device(events)
     devices = {
-        key: _bursts(several, recovery.get(key[1]), loads) for key, several in by_device.items()
+        key: _bursts(several, by_pci.get(key[1], {}), loads, anew.get(key[1], _NEVER))
+        for key, several in by_device.items()
     }
     for (switch, pci), bursts in devices.items():
         subject = (
@@ -452,41 +530,56 @@ def _told(event: LoggedEvent) -> _Told:
             "row" if "row" in text.lower() else "page" if "page" in text.lower() else "row or page",
         )
     if code in xids.FATAL_IN_TEXT and event.get("fatal"):
-        meaning, verdict = f"{meaning}, fatal", xids.FATAL_LINK
-    if code == xids.RECOVERY_CHANGED:
-        asked = recovery_of(event)
-        if asked is not None:
-            action, words = (
-                ("none", "the driver requests no recovery")
-                if asked == 0
-                else recovery_action(asked)
-            )
-            verdict = Verdict(PASS if asked == 0 else FAIL, action, words)
+        meaning = f"{meaning}, fatal"
+        if code != xids.LINK_DOWN or _link_reason(text) not in xids.LINK_DOWN_ELSEWHERE:
+            verdict = xids.FATAL_LINK
+    asked = recovery_of(event)
+    if asked is not None:
+        verdict = Verdict(*asked)
     return _Told(event, verdict, f"Xid {code} ({meaning})")
 
 
-def recovery_of(event: LoggedEvent) -> Optional[int]:
-    """The recovery action that an Xid 154 changes to, None for other events and a text that does
-    not say it.
+def _link_reason(text: str) -> Optional[int]:
+    """Why a link went down, by the text of an Xid 149; None for a text that does not say it."""
+    found = _LINK_REASON.search(text)
+    return int(found.group(1), 16) >> 20 & 0x3F if found else None
+
+
+def recovery_of(event: LoggedEvent) -> Optional[Recovery]:
+    """The recovery that an Xid 154 changes to, `NO_RECOVERY` included; None for other events and a
+    text that does not say it.
     """
     found = (
         _RECOVERY_TO.search(event.get("text", ""))
         if event.get("xid") == xids.RECOVERY_CHANGED
         else None
     )
-    return int(found.group(1), 16) if found else None
+    if not found:
+        return None
+    number = int(found.group(1), 16)
+    return recovery_action(number, found.group(2) or "") if number else NO_RECOVERY
 
 
-def _bursts(events: List[LoggedEvent], recovery: Optional[int], loads: List[float]) -> List[_Burst]:
-    """The bursts of one device. ``recovery`` is field 230 as it is now, ``loads`` are the times at
-    which the driver was loaded.
+def _bursts(
+    events: List[LoggedEvent], gpu: XidGpu, loads: List[float], anew: float
+) -> List[_Burst]:
+    """The bursts of one device. ``loads`` are the times at which the driver was loaded, ``anew`` is
+    the last initialisation of the GPU.
     """
+    recovery = gpu.get("recovery")
     asked = [event for event in events if recovery_of(event) is not None]
-    words = [event["usec"] for event in asked if recovery_of(event) == 0]
+    words = [event["usec"] for event in asked if recovery_of(event) == NO_RECOVERY]
     # The driver requested a recovery before and does not now, so it was carried out.
     if asked and recovery == 0:
         words.append(asked[-1]["usec"])
-    ends = _Ends(max(words, default=_NEVER), max(loads, default=_NEVER))
+    # What the driver requests now counts more than a sign of a reset, and drivers that request
+    # nothing log that they did.
+    ends = _Ends(
+        max(words, default=_NEVER),
+        max(loads, default=_NEVER),
+        _NEVER if recovery else anew,
+        recovery is None and gpu.get("uncorrected") == 0,
+    )
     bursts: List[List[_Told]] = []
     for event in events:
         told = _told(event)
@@ -499,7 +592,10 @@ def _bursts(events: List[LoggedEvent], recovery: Optional[int], loads: List[floa
 
 def _parted(burst: List[_Told], ends: _Ends) -> List[List[_Told]]:
     """Split a burst at the recovery of its error, into the events before and after it."""
-    before = [told for told in burst if told.event["usec"] <= max(ends)]
+    over = max(ends.word, ends.load)
+    before = [
+        told for told in burst if told.event["usec"] <= over or told.event["usec"] < ends.anew
+    ]
     return [part for part in (before, burst[len(before) :]) if part]
 
 
@@ -516,19 +612,22 @@ def _burst(told: List[_Told], ends: _Ends) -> _Burst:
         return min(badness, 0.5) if one.event.get("xid") == xids.RECOVERY_CHANGED else badness
 
     cause = max(told, key=rank)
-    asked = [recovery_of(one.event) for one in told if recovery_of(one.event) is not None]
-    if asked and asked[-1] and cause.event.get("xid") != xids.RECOVERY_CHANGED:
+    requests = [one for one in map(recovery_of, (one.event for one in told)) if one is not None]
+    asked = requests[-1] if requests else NO_RECOVERY
+    if asked.status == FAIL and cause.event.get("xid") != xids.RECOVERY_CHANGED:
         # The driver's request precedes the catalogue's general advice.
-        cause = cause._replace(verdict=Verdict(FAIL, *recovery_action(asked[-1])))
-    # A reloaded driver clears what a reset clears. Its request counts except for a GPU that needs
-    # replacement.
+        cause = cause._replace(verdict=Verdict(*asked))
+    # A reloaded driver clears what a reset clears, of a switch always. Its request counts except
+    # for a GPU that needs replacement.
     last, action = told[-1].event["usec"], cause.verdict.action
-    return _Burst(
-        cause,
-        told,
-        (last <= ends.word and action != "replace_part")
-        or (last <= ends.load and action not in ("replace_part", "reboot_node")),
+    kept = ("replace_part",) if cause.event["kind"] == "sxid" else ("replace_part", "reboot_node")
+    recovered = (last <= ends.word and action != "replace_part") or (
+        last <= ends.load and action not in kept
     )
+    forgotten = ends.uncounted and cause.event.get("xid") in xids.COUNTED
+    if not recovered and action == "reset_gpu" and (last < ends.anew or forgotten):
+        cause = cause._replace(verdict=xids.INITIALISED)
+    return _Burst(cause, told, recovered)
 
 
 def _judge_device(
@@ -547,7 +646,7 @@ def _judge_device(
         burst
         for burst in bursts
         if burst.cause.verdict.status == PASS
-        and any(recovery_of(told.event) != 0 for told in burst.told)
+        and any(recovery_of(told.event) != NO_RECOVERY for told in burst.told)
     ]
     findings = []
     if live:

@@ -14,12 +14,13 @@ import re
 from typing import (
     Any,
     Dict,
-    Sequence,
     Iterator,
     List,
     Mapping,
     NamedTuple,
     Optional,
+    Sequence,
+    Set,
     Tuple,
     TypedDict,
     Union,
@@ -183,6 +184,12 @@ def normalise(text: str) -> DcgmReport:
     return reader.report
 
 
+def before_document(text: str) -> str:
+    """What dcgmi printed before its document; the whole text if there is none."""
+    found = _OBJECT.search(text)
+    return text[: found.start()] if found and text[: found.start()].strip() else text
+
+
 def _documents(text: str) -> Tuple[List[Dict[str, Any]], bool]:
     """The JSON objects in a text, and whether all were parsed. Parsing stops at an invalid object:
     part of a truncated document must not pass for the whole.
@@ -267,20 +274,32 @@ class _Reader:
         if not title:
             return
         before = len(self.report["results"])
+        told: Set[Tuple[Any, Any]] = set()
         for result in test.get("results", []):
+            warnings = _warnings(result)
+            told.update((one.get("error_id"), one.get("text")) for one in warnings)
             for gpu, entity in _about(result):
-                self._add(title, gpu, entity, result)
+                self._add(title, gpu, entity, result, warnings)
         summary = test.get("test_summary")
-        # The summary repeats the worst status of its results; only an error without a GPU is unique
-        # to it.
-        if summary and (_warnings(summary) or len(self.report["results"]) == before):
-            self._add(title, None, None, summary)
+        if not summary:
+            return
+        # The summary repeats the worst status of its results, and from DCGM 4.5.0 on their
+        # warnings; only an error without a GPU is unique to it.
+        own = [
+            one for one in _warnings(summary) if (one.get("error_id"), one.get("text")) not in told
+        ]
+        if own or len(self.report["results"]) == before:
+            self._add(title, None, None, summary, own)
 
     def _add(
-        self, title: str, gpu: Optional[int], entity: Optional[str], result: _TestResult
+        self,
+        title: str,
+        gpu: Optional[int],
+        entity: Optional[str],
+        result: _TestResult,
+        warnings: List[DcgmWarning],
     ) -> None:
         word = result.get("status")
-        warnings = _warnings(result)
         if len(self.report["results"]) >= _ROWS:
             return
         self.report["rates"] = self.report["rates"] or any(
@@ -292,7 +311,7 @@ class _Reader:
                 "title": title,
                 "gpu": gpu,
                 "entity": entity,
-                "warnings": [*warnings],
+                "warnings": [*warnings[:_TEXTS]],
                 "status": _STATUSES.get(word.strip().lower(), word[:_TEXT])
                 if isinstance(word, str)
                 else "no status",
@@ -352,7 +371,7 @@ def _warnings(result: _TestResult) -> List[DcgmWarning]:
     error_id = _whole(result.get("error_id"))
     if not found and error_id:
         found.append({"text": "", "error_id": error_id, "category": None, "severity": None})
-    return found[:_TEXTS]
+    return found
 
 
 # --- the meaning of the results ---

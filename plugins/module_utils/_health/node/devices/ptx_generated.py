@@ -5,15 +5,6 @@
 
 from __future__ import annotations
 
-#: SHA-256 of each source in src/cuda, and what compiled it.
-SOURCES = {
-    "copy.cu": "abcc5f18b3a7a90f75a1685450032e08c3864ab89d25e9b5d063b8c9a92b1db5",
-    "triad.cu": "d5e7e952db23d509ea72b51aef8d36665922a249037694cfab4aa163c8977e6b",
-    "fp64.cu": "53766c6e60d16f45d0ab66f8bd4cf89fd1422d03aa74352d5958dc1dba78b622",
-    "tensor.cu": "44aaeb9b8a3d87f44be34e6d5cc2bc2c831bde4c641640bc8f5ca73d41157097",
-}
-COMPILER = "nvcc 13.0.88, header lowered to PTX 6.3 and sm_70"
-
 #: ``autopilot_copy(to, from, vectors)`` copies ``vectors`` times 16 bytes, one side being mapped host memory.
 COPY = """\
 .version 6.3

@@ -207,7 +207,7 @@ def read_parts(parts: Dict[str, Callable[[], Any]]) -> Readings:
 
 def members_of(
     nvml: Any, gpu: GpuIdentity, function: str, structure: str, **members: str
-) -> Optional[Dict[str, int]]:
+) -> Optional[Dict[str, Any]]:
     """Members of a structure that the function fills in; None if the driver or GPU lacks it. The
     binding has both or neither.
     """

@@ -269,6 +269,8 @@ def _best_readings(
 def _absence(host: Host) -> Optional[Dict[str, Any]]:
     """Evidence that the host has no NVIDIA GPU of its own; None if it has one or it is unknown."""
     on_bus = host.pci_gpus()
+    if on_bus is None and host.names("sys/bus") is not None:
+        on_bus = []  # machines without PCI, such as small virtual machines
     passed_through = [gpu["pci"] for gpu in on_bus or [] if gpu["driver"] == "vfio-pci"]
     devices = [
         name

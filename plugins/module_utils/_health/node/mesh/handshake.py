@@ -9,6 +9,8 @@ much as a punctual one.
 
 from __future__ import annotations
 
+import hmac
+import ipaddress
 import json
 import socket
 import time
@@ -20,6 +22,9 @@ from ...lenient import decode, number
 #: Seconds between two datagrams.
 INTERVAL = 0.05
 _LARGEST = 2048
+#: Bytes of the hexadecimal code before each datagram, by which the two ends know each other: HMAC
+#: with SHA-256 (RFC 2104), of which half is kept.
+_CODE = 32
 #: Maximum datagrams for each read, so that a flood does not block the rest.
 _BATCH = 64
 
@@ -68,6 +73,7 @@ class Handshake:
         self._host, self._peer = host, window["peer"]
         self._ports = window["ports"]
         self._address = (window["peer_address"], window["ports"][0])
+        self._key = bytes.fromhex(window["key"])
         #: The peer's clock in the last heard datagram, and our own time then.
         self._last: Optional[Tuple[float, float]] = None
         #: Round trip and offset of the fastest exchange.
@@ -96,10 +102,10 @@ class Handshake:
         """
         for _count in range(_BATCH if self._socket else 0):
             try:
-                data = self._socket.recv(_LARGEST)  # type: ignore[union-attr]
+                data, sender = self._socket.recvfrom(_LARGEST)  # type: ignore[union-attr]
             except OSError:
                 return
-            message = self._understood(data)
+            message = self._understood(data) if self._is_peer(sender[0]) else None
             if message:
                 self._take(message)
                 if not greeting and not message["answer"]:
@@ -134,15 +140,30 @@ class Handshake:
             echo=[self._last[0], now - self._last[1]] if self._last else None,
         )
         try:
-            self._socket.sendto(json.dumps(message).encode(), self._address)
+            body = json.dumps(message).encode()
+            self._socket.sendto(self._code_of(body) + body, self._address)
             self.sent += 1
         except OSError as error:
             self.error = f"nothing can be sent to {self._address[0]}: {error}"
 
+    def _is_peer(self, address: str) -> bool:
+        sender, peer = (
+            ipaddress.ip_address(one.split("%")[0]) for one in (address, self._address[0])
+        )
+        return sender == peer
+
+    def _code_of(self, body: bytes) -> bytes:
+        return hmac.new(self._key, body, "sha256").hexdigest()[:_CODE].encode()
+
     def _understood(self, data: bytes) -> Optional[Datagram]:
-        """Parse a datagram of the same run, round and pair; None for any other."""
+        """Parse a datagram of the same run, round and pair by somebody who has its key; None for
+        any other.
+        """
+        code, body = data[:_CODE], data[_CODE:]
+        if not hmac.compare_digest(code, self._code_of(body)):
+            return None
         try:
-            message = decode(Datagram, json.loads(data))
+            message = decode(Datagram, json.loads(body))
         except (ValueError, RecursionError):
             return None
         expected = dict(self._about, host=self._peer, peer=self._host)
@@ -156,7 +177,7 @@ class Handshake:
     def _take(self, message: Datagram) -> None:
         now = time.time()
         self.heard += 1
-        self.peer_heard = max(self.peer_heard or 0, message["heard"])
+        self.peer_heard = max(self.peer_heard or 0, min(message["heard"], self.sent))
         port = message.get("port")
         if port is not None and self._ports[0] <= port <= self._ports[1]:
             self.peer_port = port

@@ -23,7 +23,8 @@ import time
 from typing import Any, List, Mapping, NamedTuple, Optional, Tuple, TypedDict
 
 from ..system import atomic_file, private_dir
-from ..system.bounded import ReportPipe, detach
+from ..system.bounded import ReportPipe
+from ..system.detached import detach
 from ..system.host import Host
 from .windows import WindowReadings
 from ...lenient import decode

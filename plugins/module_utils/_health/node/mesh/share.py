@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import re
 from typing import Any, Callable, Dict, List, Tuple, TypedDict
 
 from ..system import fping
@@ -38,6 +39,8 @@ class ShareWindow(TypedDict, total=False):
     peer_address: str
     #: ``client`` or ``server``.
     side: str
+    #: Hexadecimal; only the two ends of the pair know it.
+    key: str
     handshake_seconds: float
     leg_seconds: float
     slack_seconds: float
@@ -149,6 +152,10 @@ def _is_range(value: Any) -> bool:
     return whole and 1 <= value[0] <= value[1] <= 65535
 
 
+def _is_key(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value) is not None
+
+
 _TEXT = (lambda value: isinstance(value, str) and bool(value), "text")
 _ADDRESS = (_is_address, "an IP address")
 _SHARE: _Rules = {
@@ -189,6 +196,7 @@ _WINDOWS: Dict[str, _Rules] = {
         peer=_TEXT,
         peer_address=_ADDRESS,
         side=(lambda value: value in ("client", "server"), "client or server"),
+        key=(_is_key, "32 hexadecimal digits"),
         handshake_seconds=_number(0, 60),
         leg_seconds=_number(1, 86400),
         slack_seconds=_number(0, 60),

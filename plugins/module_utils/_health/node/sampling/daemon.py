@@ -28,7 +28,8 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, TypedDict
 
 from ..system import atomic_file
-from ..system.bounded import ReportPipe, detach
+from ..system.bounded import ReportPipe
+from ..system.detached import detach
 from ..system.host import Host
 from ...lenient import mapping
 from . import sampler

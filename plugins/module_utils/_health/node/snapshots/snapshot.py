@@ -206,6 +206,9 @@ class SnapshotHeader(TypedDict, total=False):
     boot_id: Optional[str]
     #: Changes whenever the driver's module is reloaded; None if unknown.
     driver_loaded: Optional[str]
+    #: What can be seen from where the snapshot was taken: ``host``, or a container by its process
+    #: namespace and the GPUs that it was given; None if unknown.
+    scope: Optional[str]
 
 
 class Snapshot(SnapshotHeader, total=False):

@@ -16,6 +16,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, TypedDict, cast
 from urllib.parse import quote
 
+from ..devices import gpu_holders
 from ..system.bounded import ReportPipe, call
 from ..system.atomic_file import UNFINISHED, write
 from ..system.host import Host
@@ -109,6 +110,7 @@ def header(run: str, host: Host, now: Optional[float] = None) -> SnapshotHeader:
         "uptime_seconds": host.uptime(),
         "boot_id": host.boot_id(),
         "driver_loaded": _driver_loaded(host),
+        "scope": _scope(host),
     }
 
 
@@ -161,6 +163,15 @@ def _driver_loaded(host: Host) -> Optional[str]:
         if fields and fields[0] == "nvidia" and len(fields) > 5 and fields[5].strip("0x"):
             return hashlib.sha256(f"{host.boot_id()} {fields[5]}".encode()).hexdigest()[:16]
     return None
+
+
+def _scope(host: Host) -> str:
+    """``host``, or the container by its process namespace and the GPUs that it was given."""
+    given = os.environ.get("NVIDIA_VISIBLE_DEVICES")
+    partial = given not in (None, "", "all", "void")
+    if gpu_holders.scope(host) == "host":
+        return f"host, GPUs {given}" if partial else "host"
+    return f"container {host.link('proc/self/ns/pid') or ''}, GPUs {given}"
 
 
 # ---- on the node ----
@@ -280,17 +291,6 @@ def _forget_old(place: Place, newest: str) -> None:
 
 
 # ---- on the controller ----
-
-
-def controller_path(report_dir: str, run: str, host: str) -> str:
-    """The controller's path for a host's snapshot."""
-    return os.path.join(
-        os.getcwd(),
-        os.path.expanduser(report_dir),
-        run,
-        "snapshots",
-        f"{quote(host, safe='')}.json",
-    )
 
 
 # ---- reading ----

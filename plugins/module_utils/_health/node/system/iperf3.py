@@ -257,7 +257,7 @@ def _document_of(completed: Completed) -> Tuple[_Document, Optional[ErrorReading
     elif completed.cut:
         trouble = programs.error("truncated", "the output of iperf3 exceeds the limit")
     elif not completed.stdout.strip():
-        # iperf3 reports only unsupported options outside of the document.
+        # Unsupported options are reported without a document.
         words = completed.stderr.strip().splitlines()
         trouble = (
             _failed(words[0])
@@ -267,7 +267,13 @@ def _document_of(completed: Completed) -> Tuple[_Document, Optional[ErrorReading
     if trouble:
         return {}, trouble
     document, trouble = _whole_document(completed.stdout)
-    return document, _failed(document["error"]) if "error" in document else trouble
+    said = completed.stderr.strip().splitlines() if completed.returncode else []
+    if "error" in document:
+        trouble = _failed(document["error"])
+    elif said:
+        # iperf3 3.9 writes a document without its error.
+        trouble = _failed(said[0])
+    return document, trouble
 
 
 def _whole_document(text: str) -> Tuple[_Document, Optional[ErrorReading]]:

@@ -24,6 +24,9 @@ _RECORD = 16384
 _MOST_BYTES, _MOST_SECONDS = 64 * 1024 * 1024, 5.0
 #: Seconds and entries of the journal: as many entries as fit into the 8 MiB of kept program output.
 _JOURNAL_SECONDS, _JOURNAL_ENTRIES = 5.0, 15000
+#: Microseconds since boot of the first kernel message at the latest, and how the journal says that
+#: it did not keep up with the kernel.
+_FIRST, _LOST = 1_000_000, "some messages lost"
 
 _HEADER = re.compile(r"^(\d+),(\d+),(\d+),([^;]*);(.*)$", re.DOTALL)
 
@@ -150,10 +153,26 @@ def read(
     runs a program (`check.Probe.run`).
     """
     log = _from_kmsg(host, wanted)
+    if log.overwritten:
+        return _completed(log, _from_journal(host, run, wanted))
     if log.source:
         return log
     journal = _from_journal(host, run, wanted)
     return journal if journal.source else Log(None, [], error=f"{log.error}; {journal.error}")
+
+
+def _completed(log: Log, journal: Log) -> Log:
+    """The kernel's log with what it has dropped, as far as the journal has it."""
+    first = log.first_usec
+    if first is None or journal.first_usec is None or journal.first_usec >= first:
+        return log
+    older = [record for record in journal.records if record.usec < first]
+    return log._replace(
+        records=older + log.records,
+        first_seq=None,
+        first_usec=journal.first_usec,
+        overwritten=journal.overwritten,
+    )
 
 
 def _from_kmsg(host: Host, wanted: Callable[[str], bool]) -> Log:
@@ -218,7 +237,11 @@ def _from_journal(host: Host, run: Callable[..., Any], wanted: Callable[[str], b
             error="journalctl returned no kernel message"
             + (f": {last_words}" if last_words else ""),
         )
-    cut = len(all_records) >= _JOURNAL_ENTRIES
+    cut = (
+        len(all_records) >= _JOURNAL_ENTRIES
+        or all_records[0].usec > _FIRST
+        or any(_LOST in record.text for record in all_records)
+    )
     return Log(
         "journal",
         [record for record in all_records if wanted(record.text)],

@@ -38,6 +38,7 @@ _ALL: Tuple[Callable[[Between], List[Finding]], ...] = (
     host.ports,
     host.disks,
     host.host_memory,
+    baseline.lower,
 )
 #: Comparisons that need the job to be over.
 _AFTERWARDS: Tuple[Callable[[Between], List[Finding]], ...] = (

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List
 
-from ....model import FAIL, PASS, SKIP, WARN, Finding, NODE, gpu_subject, normalise_pci
+from ....model import FAIL, PASS, SKIP, UNKNOWN, WARN, Finding, NODE, gpu_subject, normalise_pci
 from ..snapshot import GpuSnapshot
 from .between import Between, key_of, named
 
@@ -94,6 +94,22 @@ def _without_persistence(between: Between) -> bool:
     )
 
 
+def lower(between: Between) -> List[Finding]:
+    """Parts with lasting counters that decreased within a boot; comes after all that count."""
+    return [
+        Finding(
+            "counters_decreased",
+            UNKNOWN,
+            named([f"{name} {one['after']}, was {one['before']}" for name, one in counts.items()])
+            + ": errors since the snapshot may not have been counted",
+            "watch",
+            subject,
+            counts,
+        )
+        for subject, counts in between.lower.items()
+    ]
+
+
 def gpus(between: Between) -> List[Finding]:
     """Missing, new and replaced GPUs, by UUID."""
     old, new = between.gpus()
@@ -101,6 +117,8 @@ def gpus(between: Between) -> List[Finding]:
     nameless = [gpu for gpu in between.after.get("gpus", []) if key_of(gpu, "uuid") not in new]
     gone = [gpu for uuid, gpu in old.items() if uuid not in new]
     fresh = {_address(gpu): gpu for uuid, gpu in new.items() if uuid not in old}
+    if between.other_scope:
+        return [_other_scope(between, gone)]
     if gone and len(gone) == len(old) and new and len(fresh) == len(new):
         message = (
             f"none of the {len(new)} GPUs is in the snapshot: it is of another machine, or "
@@ -146,6 +164,23 @@ def gpus(between: Between) -> List[Finding]:
             for gpu in missed
         ]
     return found
+
+
+def _other_scope(between: Between, gone: List[GpuSnapshot]) -> Finding:
+    """The snapshot was taken where other GPUs and processes can be seen: a GPU that is missing here
+    may be there.
+    """
+    scopes = [between.before.get("scope"), between.after.get("scope")]
+    message = (
+        f"the snapshot was taken in another scope ({scopes[0]}; now {scopes[1]}): processes were "
+        "not compared"
+    )
+    if gone:
+        names = named([str(gpu.get("uuid")) for gpu in gone])
+        message += f", and {names} of the snapshot cannot be seen from here"
+    evidence = {"scope": scopes, "missing": [gpu.get("uuid") for gpu in gone]}
+    action = "fix_configuration" if gone else "none"
+    return Finding("not_compared", UNKNOWN if gone else SKIP, message, action, NODE, evidence)
 
 
 def _address(gpu: GpuSnapshot) -> str:

@@ -47,6 +47,8 @@ class Pair(NamedTuple):
     #: True if the driver stayed loaded. A GPU reset does not count: which counters it resets
     #: differs, and a counter that did not decrease has grown by at least the difference.
     ran_on: bool
+    #: True if both snapshots could see the same GPUs and processes.
+    same_scope: bool
 
 
 def counted(
@@ -72,6 +74,16 @@ def wrapped(before: int, after: int, bits: int) -> bool:
     """True if a decreased counter has wrapped."""
     part = (1 << bits) // _NEAR_THE_END if bits else 0
     return bool(bits) and before >= (1 << bits) - part and after < part
+
+
+def decreased(before: Optional[int], after: Optional[int], bits: int = 0) -> bool:
+    """True if a counter is lower than before and has not wrapped."""
+    return (
+        before is not None
+        and after is not None
+        and after < before
+        and not wrapped(before, after, bits)
+    )
 
 
 def key_of(part: Mapping[str, Any], *names: str) -> str:
@@ -105,6 +117,8 @@ class Between:
             or _differ(self.before.get("driver_loaded"), self.after.get("driver_loaded"))
             or self._loaded()
         )
+        #: True if one was taken on the host and the other in a container, or in two containers.
+        self.other_scope = _differ(self.before.get("scope"), self.after.get("scope"))
         #: GPUs whose driver counters decreased without a reboot or a reload of the driver, by UUID.
         self.set_back: List[str] = []
         self._by_uuid = {
@@ -116,6 +130,8 @@ class Between:
                 {uuid for olds, news in self._by_uuid.values() for uuid in olds if uuid in news}
             )
             self.set_back = [uuid for uuid in uuids if self._went_back(uuid)]
+        #: Counters of a boot or of a part's life that are lower than before: by part, the values.
+        self.lower: Dict[Subject, Dict[str, Dict[str, Optional[int]]]] = {}
         #: Seconds between the two; None if the clocks do not tell.
         self.seconds = self._seconds()
 
@@ -135,6 +151,22 @@ class Between:
         return self.same_boot is True and any(
             self.came_since(load) for load in self.node("xid_errors")[1].get("loads", [])
         )
+
+    def grown(
+        self,
+        subject: Subject,
+        name: str,
+        before: Optional[int],
+        after: Optional[int],
+        bits: int = 0,
+        of_life: bool = False,
+    ) -> Optional[Count]:
+        """Growth of a counter of the boot or (``of_life``) of the part's life, see `counted`. A
+        decrease within a boot is kept in `lower`.
+        """
+        if self.same_boot is not False and decreased(before, after, bits):
+            self.lower.setdefault(subject, {})[name] = {"before": before, "after": after}
+        return counted(before, after, of_life or self.same_boot is not False, bits)
 
     def checks(self) -> List[str]:
         """The checks with readings in both snapshots."""
@@ -156,6 +188,7 @@ class Between:
                 old[uuid],
                 new[uuid],
                 self.same_boot is not False and not self.reloaded,
+                not self.other_scope,
             )
             for uuid in new
             if uuid in old
@@ -178,14 +211,10 @@ class Between:
         """True if a driver counter of a GPU decreased."""
         for check, counters in _DRIVER_COUNTERS:
             old, new = self._by_uuid.get(check, ({}, {}))
-            for before, after, bits in counters(old.get(uuid, {}), new.get(uuid, {})):
-                if (
-                    before is not None
-                    and after is not None
-                    and after < before
-                    and not wrapped(before, after, bits)
-                ):
-                    return True
+            if any(
+                decreased(*counter) for counter in counters(old.get(uuid, {}), new.get(uuid, {}))
+            ):
+                return True
         return False
 
 

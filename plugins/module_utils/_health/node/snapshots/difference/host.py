@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional
 from ....model import PASS, WARN, Finding, Subject
 from ....lenient import Unsigned
 from ..snapshot import PortSnapshot
-from .between import JOB, Between, counted, key_of, named
+from .between import JOB, Between, Count, key_of, named
 
 #: Port counters of lost links, and of errors: kernel,
 #: Documentation/ABI/stable/sysfs-class-infiniband and testing/sysfs-class-net.
@@ -89,10 +89,20 @@ def _port_counts(
     """The port's counts since the snapshot."""
     found = []
     old, new = before.get("counters", {}), after.get("counters", {})
-    counts = (
-        (name, counted(old.get(name, Unsigned(0)), new.get(name), between.same_boot is not False))
+    # A snapshot has no counters that are zero.
+    zero = Unsigned(0)
+    counts = [
+        (
+            name,
+            between.grown(
+                subject,
+                name.replace("_", " "),
+                old.get(name, zero),
+                new.get(name, zero if "counters" in after else None),
+            ),
+        )
         for name in _FLAPS + _ERRORS
-    )
+    ]
     grown = {name: count for name, count in counts if count and count.value and not count.least}
     evidence = {name: {"before": old.get(name), "after": new.get(name)} for name in grown}
     flaps = [name for name in _FLAPS if name in grown]
@@ -133,19 +143,22 @@ def disks(between: Between) -> List[Finding]:
         before = known.get(key_of(disk, "name", "serial"))
         if not before:
             continue
-        failed = counted(
-            before.get("ioerr_count"), disk.get("ioerr_count"), between.same_boot is not False, 32
+        subject = Subject("disk", name=str(disk.get("name")))
+        failed = between.grown(
+            subject, "failed commands", before.get("ioerr_count"), disk.get("ioerr_count"), 32
         )
-        media = counted(
+        media = between.grown(
+            subject,
+            "media errors",
             (before.get("nvme") or {}).get("media_errors"),
             (disk.get("nvme") or {}).get("media_errors"),
+            of_life=True,
         )
         parts = (
             [f"{failed} failed commands"] if failed and failed.value and not failed.least else []
         )
         parts += [f"{media} media errors"] if media and media.value and not media.least else []
         if parts:
-            subject = Subject("disk", name=str(disk.get("name")))
             evidence = {"before": before, "after": disk}
             found.append(
                 Finding(
@@ -170,14 +183,18 @@ def host_memory(between: Between) -> List[Finding]:
     for one in new.get("edac") or []:
         before = known.get(one.get("controller"))
         if before:
-            corrected += _grown(between, before.get("ce"), one.get("ce"))
-            uncorrected += _grown(between, before.get("ue"), one.get("ue"))
+            part = Subject("memory", name=str(one.get("controller")))
+            corrected += _grown(
+                between.grown(part, "corrected errors", before.get("ce"), one.get("ce"))
+            )
+            uncorrected += _grown(
+                between.grown(part, "uncorrected errors", before.get("ue"), one.get("ue"))
+            )
     evidence = {"before": old.get("edac"), "after": new.get("edac")}
     return _host_memory(corrected, uncorrected, evidence)
 
 
-def _grown(between: Between, before: Optional[int], after: Optional[int]) -> int:
-    grown = counted(before, after, between.same_boot is not False)
+def _grown(grown: Optional[Count]) -> int:
     return grown.value if grown and not grown.least else 0
 
 

@@ -108,8 +108,12 @@ def aer(between: Between) -> List[Finding]:
 
 
 def _aer(between: Between, old: Counters, new: Counters, subject: Subject) -> List[Finding]:
+    # A reset of the GPU and a load of its driver have findings of their own.
+    reset = subject.kind == "gpu" and (between.reloaded or subject.uuid in between.set_back)
     counts = {
         kind: counted(old.get(kind), new.get(kind), between.same_boot is not False)
+        if reset
+        else between.grown(subject, f"{kind} PCIe errors", old.get(kind), new.get(kind))
         for kind in ("correctable", "nonfatal", "fatal")
     }
     bad = [

@@ -27,6 +27,8 @@ def ecc(between: Between) -> List[Finding]:
             (pair.before.get("volatile") or {}, pair.after.get("volatile") or {}, pair.ran_on),
             (pair.before.get("aggregate") or {}, pair.after.get("aggregate") or {}, True),
         )
+        for kind, count in parts[1][0].items():
+            between.grown(pair.subject, f"lifetime {kind} errors", count, parts[1][1].get(kind))
         corrected, uncorrected = (
             _more(*(counted(old.get(kind), new.get(kind), ran_on) for old, new, ran_on in parts))
             for kind in ("corrected", "uncorrected")
@@ -80,7 +82,13 @@ def rows(between: Between) -> List[Finding]:
     for pair in between.pairs("remapped_rows"):
         old, new = _rows(pair.before), _rows(pair.after)
         evidence = {"before": old, "after": new}
-        grown = counted(old.get("uncorrectable"), new.get("uncorrectable"))
+        kinds = {
+            kind: between.grown(
+                pair.subject, f"{kind} remapped rows", old.get(kind), new.get(kind), of_life=True
+            )
+            for kind in ("uncorrectable", "correctable")
+        }
+        grown = kinds["uncorrectable"]
         raised = [flag for flag in _FLAGS if new.get(flag) and old.get(flag) == 0]
         parts = (
             [f"{grown} remapped row{'s' * (grown.value != 1)}"]
@@ -106,7 +114,7 @@ def rows(between: Between) -> List[Finding]:
                     evidence,
                 )
             )
-        grown = counted(old.get("correctable"), new.get("correctable"))
+        grown = kinds["correctable"]
         if grown and grown.value and not grown.least:
             parts = [
                 f"{grown} row{'s' * (grown.value != 1)} remapped after corrected errors "
@@ -158,7 +166,16 @@ def pages(between: Between) -> List[Finding]:
     found = []
     for pair in between.pairs("remapped_rows"):
         old, new = pair.before.get("pages") or {}, pair.after.get("pages") or {}
-        counts = [counted(old.get(cause), new.get(cause)) for cause in ("single_bit", "double_bit")]
+        counts = [
+            between.grown(
+                pair.subject,
+                f"retired pages ({cause.replace('_', ' ')})",
+                old.get(cause),
+                new.get(cause),
+                of_life=True,
+            )
+            for cause in ("single_bit", "double_bit")
+        ]
         grown = sum(count.value for count in counts if count and not count.least)
         if grown:
             message = f"{grown} retired page{'s' * (grown != 1)} during {JOB}"

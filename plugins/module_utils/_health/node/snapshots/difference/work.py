@@ -40,7 +40,7 @@ def processes(between: Between) -> List[Finding]:
         for server in new.get("mps", [])
         if _identity(server) not in known and server.get("server") is not False
     ]
-    if servers:
+    if servers and not between.other_scope:
         message = (
             f"an MPS server ({named([_holder_text(server) for server in servers])}) left "
             f"after {JOB}"
@@ -115,6 +115,8 @@ def _left(pair: Pair) -> List[ProcessSnapshot]:
     """Processes that are new. A process that the driver lists and the host lacks is left out: its
     memory is reported instead.
     """
+    if not pair.same_scope:
+        return []
     known = {_identity(process) for process in (pair.before.get("processes") or [])}
     new = [
         process for process in pair.after.get("processes") or [] if _identity(process) not in known

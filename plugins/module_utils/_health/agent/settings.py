@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's settings: environment variables only, read once at the start."""
+"""The agent's settings: environment variables only, read once at the start. The role agent validates
+them by the same code.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,12 @@ import math
 import re
 import shutil
 from dataclasses import dataclass
-from typing import Callable, Mapping, Optional, Sequence, Tuple, TypeVar
+from typing import Callable, Dict, Mapping, Optional, Sequence, Tuple, TypeVar
 
-from _health.node import registry
-from _health.cluster import mark_states
-from _health.cluster.agents_without_dcgm import LEFT_OUT
+from ..node import registry
+from ..cluster import mark_states
+from ..cluster.agents_without_dcgm import LEFT_OUT
+from ..knowledge.cluster import AUDIENCE, WORK
 
 #: Stands for every check that a node can run alone, and network checks that disturb no job.
 ALL = "all"
@@ -23,7 +26,8 @@ _CLAIM = "volume_claim"
 _DIAGNOSTIC = "dcgm_diag"
 #: Defaults: periodic checks without DCGM, the check that DCGM adds, and with DCGM the seconds
 #: between deep diagnostics.
-DEFAULT_CHECKS, WITH_DCGM = "gpu_count,remapped_rows,gpu_power,pcie_bandwidth", f",{_DIAGNOSTIC}"
+DEFAULT_CHECKS = "gpu_count,remapped_rows,gpu_power,pcie_bandwidth,ping_mesh"
+WITH_DCGM = f",{_DIAGNOSTIC}"
 DEFAULT_INVASIVE_SECONDS = 14400.0
 DEFAULT_FATAL = "PCIe,NVLink,ECC,GPU Memory"
 DEFAULT_LABEL = "autopilot.ibm.com/gpuhealth"
@@ -68,6 +72,8 @@ class AgentSettings:
     namespace: str
     pod: str
     pod_ip: str
+    #: Namespace of the pods that reserve GPUs and of the volume claims.
+    work_namespace: str
     #: Address and ports to listen on: requests, metrics, readiness.
     bind: str
     port: int
@@ -82,6 +88,8 @@ class AgentSettings:
     #: Seconds between periodic passes, and between deep diagnostics (0: never).
     repeat_seconds: float
     invasive_seconds: float
+    #: Whether the agent may reserve the GPUs of its node with a pod.
+    reserve_gpus: bool
     #: DCGM's run level of the deep diagnostic, and the words that make a failed test fatal.
     deep_level: int
     fatal_errors: Tuple[str, ...]
@@ -105,6 +113,8 @@ class AgentSettings:
     service: str
     #: Audience of callers' tokens; "": the API server's own.
     audience: str
+    #: Directory with tls.crt, tls.key and ca.crt, as a Secret has them; "": no TLS.
+    tls_dir: str
     #: File with this agent's token for the other agents; "" outside a cluster.
     peer_token_file: str
     api_server: str
@@ -117,14 +127,16 @@ class AgentSettings:
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> "AgentSettings":
         """Raises ValueError with the variable, its value and what is accepted."""
-        read = _Reader(environ)
+        read = _EnvironmentReader(environ)
         has_dcgmi = shutil.which("dcgmi", path=environ.get("PATH", "")) is not None
         storage_class = read.matching("PVC_TEST_STORAGE_CLASS", "", _DNS)
+        reserve_gpus = read.flag("AUTOPILOT_RESERVE_GPUS", True)
         return cls(
             node=read.matching("NODE_NAME", None, _DNS),
             namespace=read.matching("NAMESPACE", None, _DNS),
             pod=read.matching("POD_NAME", "", _DNS),
             pod_ip=read.matching("POD_IP", "", _ADDRESS),
+            work_namespace=read.matching("NAMESPACE", None, _DNS) + WORK,
             bind=read.matching("AUTOPILOT_BIND", "0.0.0.0", _ADDRESS),
             port=read.port("AUTOPILOT_PORT", 3333),
             metrics_port=read.port("AUTOPILOT_METRICS_PORT", 8081),
@@ -134,8 +146,11 @@ class AgentSettings:
             periodic_checks=_periodic_checks(read, storage_class, has_dcgmi),
             repeat_seconds=read.number("AUTOPILOT_REPEAT_SECONDS", 3600.0, 1.0),
             invasive_seconds=read.number(
-                "AUTOPILOT_INVASIVE_SECONDS", DEFAULT_INVASIVE_SECONDS if has_dcgmi else 0.0, 0.0
+                "AUTOPILOT_INVASIVE_SECONDS",
+                DEFAULT_INVASIVE_SECONDS if has_dcgmi and reserve_gpus else 0.0,
+                0.0,
             ),
+            reserve_gpus=reserve_gpus,
             deep_level=int(read.matching("AUTOPILOT_DEEP_LEVEL", "3", "[1-4]")),
             fatal_errors=read.words("DCGM_FATAL_ERRORS", DEFAULT_FATAL),
             storage_class=storage_class,
@@ -151,7 +166,8 @@ class AgentSettings:
             open_metrics=read.flag("AUTOPILOT_OPEN_METRICS", True),
             fanout=read.whole("AUTOPILOT_FANOUT", 32, 1, 1024),
             service=read.matching("AUTOPILOT_SERVICE", "autopilot-healthchecks", _DNS),
-            audience=read.text("AUTOPILOT_AUDIENCE", ""),
+            audience=read.text("AUTOPILOT_AUDIENCE", AUDIENCE),
+            tls_dir=read.text("AUTOPILOT_TLS_DIR", ""),
             peer_token_file=read.text("AUTOPILOT_PEER_TOKEN_FILE", ""),
             api_server=read.api_server(),
             api_ca=read.text("AUTOPILOT_API_CA", f"{_ACCOUNT}/ca.crt"),
@@ -162,7 +178,26 @@ class AgentSettings:
         )
 
 
-class _Reader:
+#: The variables that only a pod has.
+_OF_POD = {
+    "NODE_NAME": "node",
+    "NAMESPACE": "autopilot",
+    "AUTOPILOT_API_SERVER": "https://kubernetes.default.svc",
+}
+
+
+def problems_of(environ: Mapping[str, str]) -> Dict[str, str]:
+    """By variable of the environment, why an agent would refuse to start with its value."""
+    found = {}
+    for name, value in environ.items():
+        try:
+            AgentSettings.from_environment({**_OF_POD, name: value})
+        except ValueError as error:
+            found[name] = str(error)
+    return found
+
+
+class _EnvironmentReader:
     """Reads variables one by one, with what each accepts."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -264,7 +299,7 @@ def _label_key(text: str) -> str:
     return text
 
 
-def _left_out(read: _Reader) -> Tuple[str, ...]:
+def _left_out(read: _EnvironmentReader) -> Tuple[str, ...]:
     """Return what the defaults leave out without dcgmi. A check or a period that a variable sets
     explicitly is not left out.
     """
@@ -280,7 +315,9 @@ def _names_diagnostic(words: Sequence[str]) -> bool:
     return bool({_DIAGNOSTIC, *registry.load(_DIAGNOSTIC).short_names} & set(words))
 
 
-def _periodic_checks(read: _Reader, storage_class: str, has_dcgmi: bool) -> Tuple[str, ...]:
+def _periodic_checks(
+    read: _EnvironmentReader, storage_class: str, has_dcgmi: bool
+) -> Tuple[str, ...]:
     default = DEFAULT_CHECKS + WITH_DCGM * has_dcgmi
     return read.parsed(
         "PERIODIC_CHECKS", default, lambda text: _periodic(text, storage_class, has_dcgmi)

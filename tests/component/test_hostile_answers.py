@@ -1,0 +1,287 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One node of a fleet answers with hostile values in any field: no other node's verdict changes,
+nothing raises, and every file of the run is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import random
+
+import node as sandbox
+import pytest
+from ansible.plugins.action import ActionBase
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
+    answer_from_task,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
+    Policy,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    identify_run,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+    judge_run,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge, plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.documents import (
+    read_facts,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import console
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
+    MOST_IN_ALL,
+    MOST_VALUES,
+    bounded,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import (
+    iperf3_pairs,
+    ping_mesh,
+)
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import on_node
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import files
+
+from mesh_world import World
+from module_call import call
+
+HOSTS = [f"gpu{number:02d}" for number in range(1, 7)]
+HOSTILE = HOSTS[2]
+#: Fields that are spoilt at once: the outermost of them hides those in it.
+AT_ONCE = 100
+ESCAPES = "\x1b]0;owned\x07\x1b[31m\u202e\ud800<!channel>{{ lookup('pipe', 'id') }}"
+
+
+def nested(depth):
+    value = []
+    for _turn in range(depth):
+        value = [{"windows": value}]
+    return value
+
+
+VALUES = {
+    "none": None,
+    "a flag": True,
+    "a huge integer": 10**400,
+    "a huge number": -1e308,
+    "a negative number": -1,
+    "text": "iperf3",
+    "escapes": ESCAPES,
+    "a long text": "x" * 20_000,
+    "an empty list": [],
+    "a list": [1, None, "a", [[]], {}],
+    "a long list": [{}] * 1000,
+    "an empty mapping": {},
+    "a mapping": {"status": "pass", "": 10**400, "\ud800": [None]},
+    "deep": nested(300),
+}
+
+
+def facts(number):
+    interfaces = [
+        {
+            "name": f"eth{plane}",
+            "kind": "",
+            "up": True,
+            "carrier": True,
+            "mtu": 1500,
+            "speed": 10e9,
+            "default_route": False,
+            "addresses": [{"family": 4, "address": f"10.78.{plane}.{number}", "prefix": 24}],
+        }
+        for plane in (1, 2)
+    ]
+    tools = {tool: {"path": f"/usr/bin/{tool}", "version": "3.12"} for tool in ("iperf3", "fping")}
+    clock = {"offset_seconds": 0.0, "uncertainty_seconds": 0.01, "asked": 0.0, "answered": 1.0}
+    return {"interfaces": interfaces, "busy": [], "clock": clock, **tools}
+
+
+@pytest.fixture(scope="module")
+def answer(tmp_path_factory):
+    """What a healthy node answers to all checks."""
+    built = sandbox.build("healthy_8xh100", tmp_path_factory.mktemp("node"))
+    return call(built.python, "node_checks", host_root=built.root, readings=True)
+
+
+def paths_in(value, path=()):
+    """The paths of all fields, of the items of a list those of the first and the last."""
+    if path:
+        yield path
+    items = value.items() if isinstance(value, dict) else ()
+    if isinstance(value, list) and value:
+        items = [(place, value[place]) for place in {0, len(value) - 1}]
+    for key, item in items:
+        yield from paths_in(item, (*path, key))
+
+
+def spoilt(value, paths, hostile):
+    """A copy with the hostile value at each of the paths that it has."""
+    value = copy.deepcopy(value)
+    for path in sorted(paths, key=len, reverse=True):
+        inner = value
+        with contextlib.suppress(LookupError, TypeError):
+            for step in path[:-1]:
+                inner = inner[step]
+            inner[path[-1]] = hostile
+    return value
+
+
+def planned(all_facts):
+    found = {host: read_facts(bounded(own)) for host, own in all_facts.items()}
+    settings = plan.MeshSettings(
+        checks=list(judge.CHECKS),
+        rounds=5,
+        interfaces={},
+        plane_class=None,
+        together=False,
+        seed=1,
+        group_of={},
+        group_by=None,
+        options={check.CHECK.name: check.CHECK.defaults() for check in (iperf3_pairs, ping_mesh)},
+        lead_seconds=5.0,
+    )
+    return plan.make(found, settings, 1000.0, "run1")
+
+
+def judged(fleet):
+    """The report of a preflight with both passes of a mesh."""
+    plans = [planned(fleet.facts)]
+    passes = [bounded(fleet.readings(plans[0]))]
+    wanted = judge.second_pass(plans[0], passes[0])
+    if wanted:
+        plans.append(plan.follow_up(plans[0], wanted, 2000.0, 5.0, 100))
+        passes.append(bounded(fleet.readings(plans[1])))
+    nodes = [
+        answer_from_task(host, bounded(own))._replace(mesh=tuple(one.get(host) for one in passes))
+        for host, own in fleet.answers.items()
+    ]
+    run = identify_run("r", "preflight", 0.0, 1.0, False)
+    return judge_run(run, nodes, Policy(), plans)
+
+
+def groups_of(value):
+    """The paths of all fields in groups, whose fields are spoilt at once."""
+    paths = sorted(paths_in(value), key=str)
+    random.Random(1).shuffle(paths)
+    return [paths[start :: len(paths) // AT_ONCE] for start in range(len(paths) // AT_ONCE)]
+
+
+def verdicts(report):
+    return {
+        node.name: (node.verdict.fit, node.verdict.status, node.verdict.findings)
+        for node in report.nodes
+        if node.name != HOSTILE
+    }
+
+
+def written(report, directory):
+    """Write all files of the run; what an operator reads contains nothing that a terminal or a
+    browser obeys.
+    """
+    lines, paths = console.lines_of(report, True), {}
+    contents = (files.DOCUMENT, files.METRICS, files.PAGE)
+    assert files.write_down(contents, report, str(directory), lines, paths) == []
+    for name in ("summary.txt", "report.html", "run.json"):
+        text = (directory / name).read_text(encoding="utf-8")
+        assert all(letter.isprintable() or letter == "\n" for letter in text), name
+    return json.loads((directory / "run.json").read_text(encoding="utf-8"))
+
+
+class Fleet:
+    """The hosts, all healthy and with the same answer to the checks."""
+
+    def __init__(self, answer):
+        self.answers = dict.fromkeys(HOSTS, answer)
+        self.facts = {host: facts(number) for number, host in enumerate(HOSTS, 1)}
+        self.readings = World().readings
+
+    def part(self, name):
+        """What the hostile host says in a part of its answer."""
+        if name == "readings":
+            return self.readings(planned(self.facts))[HOSTILE]
+        return getattr(self, name)[HOSTILE]
+
+    def with_part(self, name, change):
+        """The fleet after a change of that part of the hostile host's answer."""
+        changed = copy.copy(self)
+        if name == "readings":
+            changed.readings = lambda made: {
+                host: change(own) if host == HOSTILE else own
+                for host, own in self.readings(made).items()
+            }
+        else:
+            own = getattr(self, name)
+            setattr(changed, name, {**own, HOSTILE: change(own[HOSTILE])})
+        return changed
+
+
+@pytest.mark.parametrize("hostile", VALUES.values(), ids=VALUES.keys())
+@pytest.mark.parametrize("part", ["answers", "facts", "readings"])
+def test_no_field_of_one_node_costs_another_node_anything(answer, tmp_path, part, hostile):
+    fleet = Fleet(answer)
+    healthy = verdicts(judged(fleet))
+    assert {fit for fit, _status, _findings in healthy.values()} == {"fit"}
+    for group in groups_of(fleet.part(part)):
+        report = judged(fleet.with_part(part, lambda own, at=group: spoilt(own, at, hostile)))
+        assert verdicts(report) == healthy
+        document = written(report, tmp_path)
+        assert [node["name"] for node in document["nodes"]] == HOSTS
+
+
+def test_a_mesh_that_cannot_be_judged_does_not_cost_the_checks(answer):
+    """The plan names a host that it does not have."""
+    fleet = Fleet(answer)
+    made = planned(fleet.facts)
+    made["pairs"]["rounds"][0]["pairs"][0] = [0, 0, 99]
+    readings = World().readings(planned(fleet.facts))
+    nodes = [
+        answer_from_task(host, fleet.answers[host])._replace(mesh=(readings[host],))
+        for host in HOSTS
+    ]
+    report = judge_run(identify_run("r", "preflight", 0.0, 1.0, False), nodes, Policy(), [made])
+    assert {node.verdict.fit for node in report.nodes} == {"fit"} and not report.verdict.passed
+    assert "the mesh was not judged: IndexError" in report.verdict.reason
+
+
+class Returns(ActionBase):
+    """Stands for the transport: what arrived from a node."""
+
+    answer: dict = {}
+
+    def run(self, tmp=None, task_vars=None):
+        return self._execute_module()
+
+    def _execute_module(self, *arguments, **options):
+        return self.answer
+
+
+class Arrived(on_node.OnNode, Returns):
+    """An action that runs a module on the node."""
+
+
+@pytest.mark.parametrize(
+    "value, kept",
+    [(10**400, None), (1e308, None), ("text", "text")],
+    ids=["integer", "number", "text"],
+)
+def test_an_answer_is_bounded_on_arrival(value, kept):
+    Returns.answer = {"health": [{"check": value}], "deep": nested(300)}
+    result = Arrived(*[None] * 6).run()
+    assert result["health"] == [{"check": kept}]
+    assert len(json.dumps(result["deep"])) < 10_000
+
+
+@pytest.mark.parametrize(
+    "large", ["x" * (MOST_IN_ALL + 1), [0] * (MOST_VALUES + 1)], ids=["text", "list"]
+)
+def test_an_answer_that_is_too_large_is_named_and_left_out(large):
+    Returns.answer = {"health": [], "node": {}, "summary": large}
+    result = Arrived(*[None] * 6).run()
+    assert result["failed"] and len(json.dumps(result)) < 1000
+    [report] = judge_run(
+        identify_run("r", "preflight", 0.0, 1.0, False), [answer_from_task("a", result)], Policy()
+    ).nodes
+    assert report.verdict.fit == "could_not_tell"
+    assert "the answer of the node is too large" in report.verdict.findings[0].finding.message
