@@ -111,7 +111,7 @@ def paths_in(value, path=()):
         yield path
     items = value.items() if isinstance(value, dict) else ()
     if isinstance(value, list) and value:
-        items = [(place, value[place]) for place in {0, len(value) - 1}]
+        items = [(place, value[place]) for place in sorted({0, len(value) - 1})]
     for key, item in items:
         yield from paths_in(item, (*path, key))
 

@@ -14,7 +14,6 @@ import time
 import pytest
 from lab import wait_until
 
-import agent_world  # noqa: F401
 from _health.cluster import claim_objects, claim_procedures, mark_states
 from _health.cluster.client import MERGE, STRATEGIC, ApiError, Forbidden, Request, path_of
 from _health.cluster.mark_on_node import written_keys

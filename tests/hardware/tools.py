@@ -11,8 +11,8 @@ import json
 import os
 import re
 import time
-import xml.etree.ElementTree as ElementTree
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+from xml.etree import ElementTree
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import bounded
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.programs import (

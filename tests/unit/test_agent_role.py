@@ -7,14 +7,14 @@ from objects why an agent does not run.
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.plugins.loader import init_plugin_loader
+from ansible.template import Templar, trust_as_template
 from _health.agent.settings import AgentSettings
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._agent_objects import CREATED_KINDS
@@ -65,65 +65,33 @@ CHART = (
     "namespace.name",
 )
 
-RENDER = """
-- hosts: localhost
-  gather_facts: false
-  vars:
-    ansible_search_path: ["{role}"]
-    agent_found:
-      namespace: {{name: autopilot, exists: false, ours: false}}
-      work_namespace: {{name: autopilot-work, exists: false, ours: false}}
-      apis: {apis}
-      written_keys: {written}
-  vars_files: ["{role}/defaults/main.yml", "{role}/vars/main.yml"]
-  tasks:
-    - ansible.builtin.copy:
-        content: "{{{{ agent_objects | to_json }}}}"
-        dest: "{out}"
-"""
-
 
 def load(path):
     return yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
 
 
-@pytest.fixture
-def render(tmp_path):
+@pytest.fixture(scope="module")
+def render():
     """``render(**variables)``: every object but the Secret, with all APIs there are, by ``kind
     name``.
     """
-    (tmp_path / "templates").symlink_to(ROLE / "templates")
-    (tmp_path / "play.yml").write_text(
-        RENDER.format(
-            role=ROLE,
-            out=tmp_path / "out.json",
-            written=json.dumps(written_keys(Rules())),
-            apis=[kind for _api, _resource, kind in CREATED_KINDS],
-        ),
-        encoding="utf-8",
-    )
+    init_plugin_loader([])
 
     def run(**variables):
-        done = subprocess.run(
-            [
-                str(Path(sys.executable).parent / "ansible-playbook"),
-                "-i",
-                "localhost,",
-                "-c",
-                "local",
-                "play.yml",
-                "-e",
-                json.dumps(variables),
-            ],
-            cwd=tmp_path,
-            env={**os.environ, "ANSIBLE_PYTHON_INTERPRETER": sys.executable},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        objects = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+        loader = DataLoader()
+        loader.set_basedir(str(ROLE))
+        found = {
+            "namespace": {"name": "autopilot", "exists": False, "ours": False},
+            "work_namespace": {"name": "autopilot-work", "exists": False, "ours": False},
+            "apis": [kind for _api, _resource, kind in CREATED_KINDS],
+            "written_keys": written_keys(Rules()),
+        }
+        known = {"ansible_search_path": [str(ROLE)], "agent_found": found}
+        for file in ("defaults/main.yml", "vars/main.yml"):
+            known.update(loader.load_from_file(str(ROLE / file), trusted_as_template=True))
+        known.update(loader.load(trust_as_template(json.dumps(variables))))
+        text = trust_as_template("{{ agent_objects | to_json }}")
+        objects = json.loads(Templar(loader=loader, variables=known).template(text))
         assert len(
             {
                 (one["kind"], one["metadata"]["name"], one["metadata"].get("namespace"))
