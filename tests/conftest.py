@@ -17,9 +17,15 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from ansible.plugins.loader import init_plugin_loader
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.runner import (
+# As Ansible does, before anything of a collection is imported.
+init_plugin_loader([])
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (  # noqa: E402
+    CheckResult,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.runner import (  # noqa: E402
     Outcome,
 )
 

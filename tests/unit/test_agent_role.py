@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
-from ansible.plugins.loader import init_plugin_loader
 from ansible.template import Templar, trust_as_template
 from _health.agent.settings import AgentSettings
 
@@ -75,7 +74,6 @@ def render():
     """``render(**variables)``: every object but the Secret, with all APIs there are, by ``kind
     name``.
     """
-    init_plugin_loader([])
 
     def run(**variables):
         loader = DataLoader()
