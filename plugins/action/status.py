@@ -200,17 +200,15 @@ def _answer_of_cluster(
         return ask.ask(url, bearer, parameters, options["timeout"], ask.Trust(options["ca_file"]))
     pods = ask.ready_pods(cluster, namespace)
     with ask.forwarded(
-        cluster,
-        namespace,
-        pods,
-        options["kubeconfig"],
-        options["context"],
-        options["timeout"],
-        "https" if options["ca_file"] else "http",
-    ) as address:
+        cluster, namespace, pods, options["kubeconfig"], options["context"], options["timeout"]
+    ) as (address, serves_tls):
+        # A file of the caller demands TLS.
+        if not (serves_tls or options["ca_file"]):
+            return ask.ask(f"http://{address}", bearer, parameters, options["timeout"])
+        text = None if options["ca_file"] else ask.published_ca(cluster, namespace)
         # The certificate is that of the Service, whatever the address.
-        trust = ask.Trust(options["ca_file"], f"{SERVICE}.{namespace}.svc")
-        return ask.ask(address, bearer, parameters, options["timeout"], trust)
+        trust = ask.Trust(options["ca_file"], f"{SERVICE}.{namespace}.svc", text)
+        return ask.ask(f"https://{address}", bearer, parameters, options["timeout"], trust)
 
 
 def _judged(

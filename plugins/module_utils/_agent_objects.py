@@ -11,11 +11,14 @@ set.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 import typing as t
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.cluster import (
     SELECTOR,
+    SERVICE,
     WORK,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import (
@@ -23,7 +26,12 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.clie
     Procedure,
     Request,
     items,
+    metadata_of,
     path_of,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
+    mapping,
+    mappings_in,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.mark_states import Rules
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.mark_on_node import (
@@ -49,7 +57,11 @@ CREATED_KINDS = (
     ("networking.k8s.io/v1", "networkpolicies", "NetworkPolicy"),
     ("k8s.cni.cncf.io/v1", "network-attachment-definitions", "NetworkAttachmentDefinition"),
     ("scheduling.k8s.io/v1", "priorityclasses", "PriorityClass"),
+    # Before the Secrets, which cert-manager would make again.
+    ("cert-manager.io/v1", "certificates", "Certificate"),
+    ("cert-manager.io/v1", "issuers", "Issuer"),
     ("v1", "secrets", "Secret"),
+    ("v1", "configmaps", "ConfigMap"),
     ("security.openshift.io/v1", "securitycontextconstraints", "SecurityContextConstraints"),
     ("rbac.authorization.k8s.io/v1", "rolebindings", "RoleBinding"),
     ("rbac.authorization.k8s.io/v1", "roles", "Role"),
@@ -62,6 +74,11 @@ CREATED_KINDS = (
         "ValidatingAdmissionPolicyBinding",
     ),
     ("admissionregistration.k8s.io/v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy"),
+)
+#: OpenShift's operator that makes serving certificates: API group, resource, kind.
+SERVICE_CA = ("operator.openshift.io/v1", "servicecas", "ServiceCA")
+_CERTIFICATE = re.compile(
+    r"-----BEGIN CERTIFICATE-----\s[A-Za-z0-9+/=\s]{1,16384}-----END CERTIFICATE-----"
 )
 #: Temporary objects of the agents in their work namespace: pods that reserve GPUs, and test claims with
 #: their pods.
@@ -104,7 +121,9 @@ _COMMON = re.compile(
 Json = t.Dict[str, t.Any]
 
 
-def survey(namespace: str, runtime_class: str, label_key: str) -> Procedure[Json]:
+def survey(
+    namespace: str, runtime_class: str, label_key: str, tls_secret: str = ""
+) -> Procedure[Json]:
     """Everything that the module agent_info returns."""
     found = yield from _get("v1", "namespaces", namespace)
     work = namespace + WORK
@@ -126,6 +145,8 @@ def survey(namespace: str, runtime_class: str, label_key: str) -> Procedure[Json
         if listed is not None:
             apis.append(kind)
             objects += listed
+    if (yield from _has_service_ca()):
+        apis.append(SERVICE_CA[2])
     orphans: list[Json] = []
     others: dict[str, list[str]] = {}
     for name, there in ((namespace, found), (work, found_work)):
@@ -155,6 +176,7 @@ def survey(namespace: str, runtime_class: str, label_key: str) -> Procedure[Json
         ),
         "marked_nodes": sorted(marked),
         "without_dcgm": summary_of(without_dcgm),
+        "tls_ca": (yield from _ca_of(namespace, tls_secret)) if found and tls_secret else "",
     }
 
 
@@ -167,6 +189,31 @@ def _namespace(name: str, found: Json, others: list[str]) -> Json:
         "restricted": labels.get("pod-security.kubernetes.io/enforce") == "restricted",
         "others": others,
     }
+
+
+def _has_service_ca() -> Procedure[bool]:
+    """True if OpenShift makes certificates for Services. Every account may read the API's resources."""
+    api, resource, _kind = SERVICE_CA
+    try:
+        found = yield Request("GET", path_of(f"apis/{api}"))
+    except NotFound:
+        return False
+    return any(one.get("name") == resource for one in mappings_in(found.get("resources")))
+
+
+def _ca_of(namespace: str, secret: str) -> Procedure[str]:
+    """The CA certificates in a Secret of the agents, and nothing else of the Secret."""
+    found = yield from _get("v1", "secrets", secret, namespace)
+    return certificates_in(mapping(found.get("data")).get("ca.crt"))
+
+
+def certificates_in(encoded: t.Any) -> str:
+    """The certificates of a base64 text in PEM; never a key, also if the text has one."""
+    try:
+        text = base64.b64decode(encoded, validate=True).decode("ascii")
+    except (TypeError, ValueError, binascii.Error):
+        return ""
+    return "".join(f"{one}\n" for one in _CERTIFICATE.findall(text))
 
 
 def _without_dcgm(namespace: str) -> Procedure[list[AgentWithoutDcgm]]:
@@ -206,9 +253,18 @@ def _foreign_objects(namespace: str) -> Procedure[list[str]]:
                 not _is_ours(meta.get("labels") or {})
                 and not _COMMON.fullmatch(meta["name"])
                 and not meta.get("deletionTimestamp")
+                and not _belongs_to_service(one)
             ):
                 found.append(f"{kind} {meta['name']}")
     return found
+
+
+def _belongs_to_service(one: Json) -> bool:
+    """True for the serving certificate that OpenShift made, and removes, with the agents' Service."""
+    return any(
+        owner.get("kind") == "Service" and owner.get("name") == SERVICE
+        for owner in metadata_of(one).get("ownerReferences", [])
+    )
 
 
 def _is_ours(labels: Json) -> bool:

@@ -32,6 +32,11 @@ options:
     description: Key of the label that marks a node.
     type: str
     default: autopilot.ibm.com/gpuhealth
+  tls_secret:
+    description: Secret in the namespace of the agent with its certificate. Only its C(ca.crt) is
+      returned, as RV(tls_ca).
+    type: str
+    default: ""
 attributes:
   check_mode:
     support: full
@@ -77,7 +82,8 @@ written_keys:
   type: dict
   returned: always
 apis:
-  description: The API kinds known to the role that the cluster supports.
+  description: The API kinds known to the role that the cluster supports; V(ServiceCA) where OpenShift
+    makes certificates for Services.
   type: list
   elements: str
   returned: always
@@ -109,6 +115,10 @@ marked_nodes:
   description: Names of the nodes with the label, or with the label of a deep diagnostic's result.
   type: list
   elements: str
+  returned: always
+tls_ca:
+  description: The CA certificates of O(tls_secret) in PEM; empty without any.
+  type: str
   returned: always
 without_dcgm:
   description:
@@ -159,6 +169,8 @@ def main() -> None:
         "namespace": {"type": "str", "default": "autopilot"},
         "runtime_class": {"type": "str", "default": ""},
         "label_key": {"type": "str", "default": "autopilot.ibm.com/gpuhealth", "no_log": False},
+        # The name of a Secret is not secret.
+        "tls_secret": {"type": "str", "default": "", "no_log": False},
     }
     module = AnsibleModule(
         argument_spec={**options, **CONNECTION_OPTIONS}, supports_check_mode=True

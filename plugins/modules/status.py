@@ -14,8 +14,8 @@ description:
     preflight. The task fails when a node is unfit or undecided.
   - Reaches the agent through C(kubectl port-forward), or at O(url). The caller is a service account
     with a token that is valid for ten minutes and on no command line. This needs the rights to
-    C(create) C(serviceaccounts/token) and C(pods/portforward) in the namespace, and to list its
-    pods.
+    C(create) C(serviceaccounts/token) and C(pods/portforward) in the namespace, to list its pods,
+    and to get its ConfigMaps where the agents serve TLS.
   - Selects the nodes that match any of O(host), O(job) and O(nodelabel); all nodes with an agent
     when none is given.
   - Runs once, on the controller. The playbook C(autopilot.gpu.status) calls it.
@@ -50,11 +50,12 @@ options:
     choices: [1, 2, 3, 4]
   url:
     description: Address of an agent or of their Service, such as
-      V(http://autopilot-healthchecks.autopilot.svc:3333).
+      V(https://autopilot-healthchecks.autopilot.svc:3333).
     type: str
   ca_file:
-    description: File on the controller with the CA certificates of the agents that serve TLS (the
-      role's C(agent_tls_secret)). A forwarded port is then asked with TLS too.
+    description: File on the controller with CA certificates that verify the agents. A forwarded port
+      needs no file, because the role publishes the CA certificates of agents that serve TLS as
+      ConfigMap C(autopilot-ca).
     type: path
   allow_plaintext:
     description: Allow O(url) with C(http://) on another host, which shows the token to the network.
@@ -102,8 +103,8 @@ EXAMPLES = r"""
   autopilot.gpu.status:
     host: [gpu07, gpu08]
     check: [pciebw, remapped]
-    url: http://autopilot-healthchecks.autopilot.svc:3333
-    allow_plaintext: true
+    url: https://autopilot-healthchecks.autopilot.svc:3333
+    ca_file: /etc/autopilot/ca.crt
 """
 
 RETURN = r"""

@@ -71,18 +71,20 @@ def load(path):
 
 @pytest.fixture(scope="module")
 def render():
-    """``render(**variables)``: every object but the Secret, with all APIs there are, by ``kind
-    name``.
+    """``render(**variables)``: every object but the Secrets, by ``kind name``. The cluster has all
+    APIs but those that make certificates, which ``tls_apis`` names.
     """
+    kinds = [kind for api, _resource, kind in CREATED_KINDS if "cert-manager" not in api]
 
-    def run(**variables):
+    def run(tls_apis=(), **variables):
         loader = DataLoader()
         loader.set_basedir(str(ROLE))
         found = {
             "namespace": {"name": "autopilot", "exists": False, "ours": False},
             "work_namespace": {"name": "autopilot-work", "exists": False, "ours": False},
-            "apis": [kind for _api, _resource, kind in CREATED_KINDS],
+            "apis": [*kinds, *tls_apis],
             "written_keys": written_keys(Rules()),
+            "tls_ca": "",
         }
         known = {"ansible_search_path": [str(ROLE)], "agent_found": found}
         for file in ("defaults/main.yml", "vars/main.yml"):
@@ -157,13 +159,110 @@ def test_an_empty_audience_is_the_api_servers_in_the_agent_too(render):
     assert AgentSettings.from_environment({**given, **server}).audience == ""
 
 
-def test_a_secret_with_a_certificate_turns_tls_on(render):
-    objects = render(agent_tls_secret="agents-tls")
+CERT_MANAGER = ("Certificate", "Issuer")
+SERVICE_CA = ("ServiceCA",)
+PROJECTED = {
+    "sources": [
+        {"secret": {"name": "autopilot-tls"}},
+        {
+            "configMap": {
+                "name": "autopilot-ca",
+                "items": [{"key": "service-ca.crt", "path": "ca.crt"}],
+            }
+        },
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    "tls_apis, variables, volume",
+    [
+        ((), {}, None),
+        (CERT_MANAGER + SERVICE_CA, {"agent_tls": "off", "agent_tls_secret": "mine"}, None),
+        (
+            CERT_MANAGER + SERVICE_CA,
+            {"agent_tls_secret": "mine"},
+            {"secret": {"secretName": "mine"}},
+        ),
+        (CERT_MANAGER + SERVICE_CA, {}, {"projected": PROJECTED}),
+        (CERT_MANAGER, {}, {"secret": {"secretName": "autopilot-tls"}}),
+        (SERVICE_CA, {"agent_tls": "create"}, {"secret": {"secretName": "autopilot-tls"}}),
+    ],
+    ids=["no API", "off", "a Secret", "OpenShift", "cert-manager", "the role"],
+)
+def test_where_the_certificate_comes_from(render, tls_apis, variables, volume):
+    """With TLS, the agents, the probes and Prometheus all use the certificate, or none of them."""
+    objects = render(tls_apis, agent_service_annotations={"prometheus.io/scrape": "1"}, **variables)
     spec = objects["DaemonSet autopilot"]["spec"]["template"]["spec"]
-    (mounted,) = [one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "tls"]
-    assert environment(objects)["AUTOPILOT_TLS_DIR"] == mounted["mountPath"]
-    assert {"name": "tls", "secret": {"secretName": "agents-tls"}} in spec["volumes"]
-    assert "AUTOPILOT_TLS_DIR" not in environment(render())
+    agent = spec["containers"][0]
+    mounted = [one["mountPath"] for one in agent["volumeMounts"] if one["name"] == "tls"]
+    volumes = [one for one in spec["volumes"] if one["name"] == "tls"]
+    probes = {
+        agent[f"{name}Probe"]["httpGet"].get("scheme")
+        for name in ("startup", "liveness", "readiness")
+    }
+    (endpoint,) = objects["ServiceMonitor autopilot-metrics-monitor"]["spec"]["endpoints"]
+    scheme = objects["Service autopilot-metrics-service"]["metadata"]["annotations"].get(
+        "prometheus.io/scheme"
+    )
+    if volume is None:
+        assert "AUTOPILOT_TLS_DIR" not in environment(objects)
+        assert (mounted, volumes, probes, scheme) == ([], [], {None}, None)
+        assert "scheme" not in endpoint and "tlsConfig" not in endpoint
+        return
+    assert mounted == [environment(objects)["AUTOPILOT_TLS_DIR"]]
+    assert (volumes, probes, scheme) == ([{"name": "tls", **volume}], {"HTTPS"}, "https")
+    secret = volume.get("secret", {}).get("secretName")
+    assert endpoint["scheme"] == "https" and endpoint["tlsConfig"] == {
+        "serverName": "autopilot-healthchecks.autopilot.svc",
+        "ca": {"secret": {"name": secret, "key": "ca.crt"}}
+        if secret
+        else {"configMap": {"name": "autopilot-ca", "key": "service-ca.crt"}},
+    }
+
+
+def test_openshift_makes_the_certificate_for_the_service_of_requests(render):
+    objects = render(SERVICE_CA)
+    key = "service.beta.openshift.io/serving-cert-secret-name"
+    annotated = {
+        name: one["metadata"]["annotations"][key]
+        for name, one in objects.items()
+        if key in one["metadata"].get("annotations", {})
+    }
+    assert annotated == {"Service autopilot-healthchecks": "autopilot-tls"}
+    published = objects["ConfigMap autopilot-ca"]
+    assert published["metadata"]["annotations"] == {
+        "service.beta.openshift.io/inject-cabundle": "true"
+    }
+    # OpenShift writes the data.
+    assert "data" not in published
+
+
+def test_cert_manager_makes_the_certificate_with_issuers_of_the_namespace(render):
+    objects = render(CERT_MANAGER)
+    made = {name: one for name, one in objects.items() if "cert-manager.io" in one["apiVersion"]}
+    assert sorted(made) == [
+        "Certificate autopilot-ca",
+        "Certificate autopilot-tls",
+        "Issuer autopilot-ca",
+        "Issuer autopilot-self-signed",
+    ]
+    assert {one["metadata"]["namespace"] for one in made.values()} == {"autopilot"}
+    assert made["Issuer autopilot-ca"]["spec"] == {"ca": {"secretName": "autopilot-ca"}}
+    ca, serving = (made[f"Certificate autopilot-{name}"]["spec"] for name in ("ca", "tls"))
+    assert ca["isCA"] is True and ca["issuerRef"]["name"] == "autopilot-self-signed"
+    assert serving["issuerRef"]["name"] == "autopilot-ca"
+    assert "autopilot-healthchecks.autopilot.svc" in serving["dnsNames"]
+    for spec in (ca, serving):
+        # By these labels the role finds and removes the Secrets.
+        assert spec["secretTemplate"]["labels"]["app.kubernetes.io/managed-by"] == "autopilot-gpu"
+        assert spec["issuerRef"]["kind"] == "Issuer"
+
+
+def test_no_certificate_is_made_where_the_user_has_one_or_wants_none(render):
+    for variables in ({"agent_tls_secret": "mine"}, {"agent_tls": "off"}, {"agent_tls": "create"}):
+        objects = render(CERT_MANAGER + SERVICE_CA, **variables)
+        assert not [name for name in objects if "autopilot-ca" in name or "Issuer" in name]
 
 
 def test_the_role_sets_checks_and_deep_period_only_where_the_operator_does(render):

@@ -31,6 +31,7 @@ import typing as t
 from urllib.parse import urlencode, urlsplit
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.cluster import (
+    CONTAINER,
     PORT,
     SELECTOR,
 )
@@ -45,6 +46,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.clie
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
     mapping,
+    mappings_in,
     parse_json,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._kube import Cluster, within
@@ -57,6 +59,8 @@ _TOKEN_SECONDS = 600
 _CONNECTING, _TRIES = 20.0, 3
 #: Largest answer in bytes; a thousand nodes with a finding for each GPU take some 10 MB.
 _MOST_BYTES = 64 << 20
+#: What the role sets in the pods of agents that serve TLS, and the ConfigMap with their CA.
+_TLS_DIR, _CA = "AUTOPILOT_TLS_DIR", "autopilot-ca"
 #: How often a request to a busy agent is retried, and the longest wait in seconds.
 _RETRIES, _MOST_WAIT = 3, 60.0
 #: Ends a program after its lifetime, whatever happens to this process.
@@ -70,15 +74,23 @@ class RequestError(Exception):
 
 
 class Trust(t.NamedTuple):
-    """How the certificate of an agent is verified: by the CA certificates of a file, or else of the
-    system; for a name, or else for the host of the URL.
+    """How the certificate of an agent is verified: by the CA certificates of a file or a text, or
+    else of the system; for a name, or else for the host of the URL.
     """
 
     ca_file: str | None = None
     name: str | None = None
+    ca_text: str | None = None
 
 
 _OF_THE_SYSTEM = Trust()
+
+
+class Pod(t.NamedTuple):
+    """A pod of the agent, and whether it serves TLS."""
+
+    name: str
+    tls: bool
 
 
 class Answer(t.NamedTuple):
@@ -134,8 +146,8 @@ def rights_lacking(cluster: Cluster, namespace: str, gets_token: bool, forwards:
     return f"; your account lacks: {', '.join(map(str, missing))}" if missing else ""
 
 
-def ready_pods(cluster: Cluster, namespace: str) -> list[str]:
-    """The names of a few ready pods of the agent. Raises RequestError."""
+def ready_pods(cluster: Cluster, namespace: str) -> list[Pod]:
+    """A few ready pods of the agent. Raises RequestError."""
     try:
         pods = cluster.run(
             items(path_of("api/v1/namespaces", namespace, "pods"), {"labelSelector": SELECTOR})
@@ -144,7 +156,11 @@ def ready_pods(cluster: Cluster, namespace: str) -> list[str]:
         raise RequestError(
             f"the agents in namespace {namespace} cannot be listed: {error}"
         ) from None
-    ready = [str(pod["metadata"]["name"]) for pod in pods if not agents.trouble_of(pod)]
+    ready = [
+        Pod(str(pod["metadata"]["name"]), serves_tls(pod))
+        for pod in pods
+        if not agents.trouble_of(pod)
+    ]
     if not ready:
         reasons = (
             "; ".join(agents.trouble_of(pod) for pod in pods[:3])
@@ -152,6 +168,36 @@ def ready_pods(cluster: Cluster, namespace: str) -> list[str]:
         )
         raise RequestError(f"no agent in namespace {namespace} is ready: {reasons}")
     return ready[:_TRIES]
+
+
+def serves_tls(pod: dict[str, t.Any]) -> bool:
+    """True if the agent of the pod serves TLS."""
+    return any(
+        one.get("name") == _TLS_DIR and one.get("value")
+        for container in mappings_in(mapping(pod.get("spec")).get("containers"))
+        if container.get("name") == CONTAINER
+        for one in mappings_in(container.get("env"))
+    )
+
+
+def published_ca(cluster: Cluster, namespace: str) -> str:
+    """The CA certificates that the role or OpenShift published for clients of the agents. Raises
+    RequestError.
+    """
+    path = path_of("api/v1/namespaces", namespace, "configmaps", _CA)
+    try:
+        data = mapping(cluster.request(Request("GET", path)).get("data"))
+    except ApiError as error:
+        reason = str(error)
+    else:
+        found = str(data.get("ca.crt") or data.get("service-ca.crt") or "")
+        if found:
+            return found
+        reason = "it has no ca.crt"
+    raise RequestError(
+        f"the agents in namespace {namespace} serve TLS, and ConfigMap {_CA} with their CA "
+        f"certificate cannot be used: {reason}; set ca_file, or run the role agent again"
+    )
 
 
 def _start_with_lifetime(
@@ -173,14 +219,14 @@ def _start_with_lifetime(
 def forwarded(
     cluster: Cluster,
     namespace: str,
-    pods: t.Sequence[str],
+    pods: t.Sequence[Pod],
     kubeconfig: str | None,
     context: str | None,
     seconds: float,
-    scheme: str = "http",
-) -> t.Iterator[str]:
-    """The address of a port that is forwarded to one of the pods. kubectl ends with the context, or
-    after its lifetime if this process is killed. Raises RequestError.
+) -> t.Iterator[tuple[str, bool]]:
+    """The address, as host and port, that is forwarded to one of the pods, and whether that pod
+    serves TLS. kubectl ends with the context, or after its lifetime if this process is killed.
+    Raises RequestError.
     """
     program = shutil.which("kubectl")
     if not program:
@@ -206,7 +252,7 @@ def forwarded(
                 program,
                 *where,
                 "port-forward",
-                f"pod/{pod}",
+                f"pod/{pod.name}",
                 f":{PORT}",
                 "--address",
                 "127.0.0.1",
@@ -218,12 +264,12 @@ def forwarded(
                     )
                     port = re.search(r"Forwarding from 127\.0\.0\.1:(\d+)", output_text)
                     if port:
-                        yield f"{scheme}://127.0.0.1:{port.group(1)}"
+                        yield f"127.0.0.1:{port.group(1)}", pod.tls
                         return
                 finally:
                     running.kill()
     raise RequestError(
-        f"kubectl port-forward to {', '.join(pods)} in namespace {namespace}: "
+        f"kubectl port-forward to {', '.join(pod.name for pod in pods)} in namespace {namespace}: "
         f"{' '.join(output_text.split()) or 'no answer'}"
     )
 
@@ -247,7 +293,7 @@ class _Connection(http.client.HTTPSConnection):
     """Verifies the certificate for a name that may differ from the address."""
 
     def __init__(self, host: str, port: int | None, trust: Trust) -> None:
-        context = ssl.create_default_context(cafile=trust.ca_file)
+        context = ssl.create_default_context(cafile=trust.ca_file, cadata=trust.ca_text)
         # Since 3.13 Python rejects a CA without key identifiers, which many clusters have.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         super().__init__(host, port, timeout=_CONNECTING, context=context)

@@ -95,6 +95,7 @@ class Service:
     async def _start(self) -> None:
         settings = self.settings
         await self.engine.start()
+        tls = AgentTls(settings)
         for app, port in (
             (
                 http_api.make_app(
@@ -108,8 +109,6 @@ class Service:
             ),
             (self._readiness(), settings.readiness_port),
         ):
-            # Probes and the metrics port stay without TLS; /metrics is on the port of the API too.
-            tls = AgentTls(settings) if port == settings.port else None
             self._listening.append(await http_api.serve(app, settings.bind, port, tls=tls))
         if self.marker:
             await self.marker.start()
