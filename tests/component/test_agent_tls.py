@@ -7,7 +7,9 @@ agents trust no other authority.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import socket
 import ssl
 
 import aiohttp
@@ -16,6 +18,7 @@ import pytest
 from agent_world import Agent, result, settings  # noqa: E402
 from autopilot_agent.fleet.iperf_requests import IperfRequester, Refused  # noqa: E402
 from autopilot_agent.fleet.peers import Agent as Peer  # noqa: E402
+from autopilot_agent.service import Service  # noqa: E402
 from lab.pki import Authority
 
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._agents import ask
@@ -100,14 +103,57 @@ def test_status_verifies_the_agent_at_any_address(directory, tmp_path):
             parameters = {"host": "gpu01", "check": "gpu_count"}
             return await asyncio.to_thread(ask.ask, agent.url, "token", parameters, 30.0, trust)
 
-    told = asyncio.run(answer(ask.Trust(str(directory / "ca.crt"), NAME)))
-    assert [row["node"] for row in told.rows] == ["gpu01"]
+    published = (directory / "ca.crt").read_text(encoding="ascii")
+    for trust in (ask.Trust(str(directory / "ca.crt"), NAME), ask.Trust(None, NAME, published)):
+        assert [row["node"] for row in asyncio.run(answer(trust)).rows] == ["gpu01"]
     for trust in (
         ask.Trust(str(tmp_path / "foreign/ca.crt"), NAME),
         ask.Trust(str(directory / "ca.crt")),
     ):
         with pytest.raises(ask.RequestError, match="certificate verify failed"):
             asyncio.run(answer(trust))
+
+
+def free_ports(count):
+    """Ports that are free now."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _number in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def test_requests_metrics_and_probes_are_served_with_tls(directory):
+    names = ("AUTOPILOT_PORT", "AUTOPILOT_METRICS_PORT", "AUTOPILOT_READINESS_PORT")
+    ports = dict(zip(names, free_ports(3)))
+
+    async def answers():
+        variables = {name: str(port) for name, port in ports.items()}
+        service = Service(
+            settings(
+                AUTOPILOT_TLS_DIR=str(directory),
+                AUTOPILOT_MARK_NODES="false",
+                AUTOPILOT_INVASIVE_SECONDS="0",
+                **variables,
+            )
+        )
+        trust = ssl.create_default_context(cafile=str(directory / "ca.crt"))
+        await service._start()
+        try:
+            async with aiohttp.ClientSession() as session:
+                found = []
+                for port, path in zip(ports.values(), ("/healthz", "/metrics", "/readyz")):
+                    with pytest.raises(aiohttp.ClientError):
+                        await session.get(f"http://127.0.0.1:{port}{path}")
+                    async with session.get(
+                        f"https://127.0.0.1:{port}{path}", ssl=trust, server_hostname=NAME
+                    ) as answer:
+                        found.append(answer.status)
+                return found
+        finally:
+            await service._leave()
+
+    assert asyncio.run(answers()) == [200, 200, 200]
 
 
 def test_a_request_with_too_long_a_line_is_answered_over_tls(directory):

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 import urllib.request
@@ -39,6 +40,7 @@ VARIABLES = {
     "agent_runtime_class": "",
     "agent_invasive_seconds": 0,
     "agent_rollout_timeout": 240,
+    "agent_tls": "create",
     "agent_expected_gpus": 8,
     "agent_periodic_checks": ["gpu_count", "remapped_rows", "gpu_power"],
     "agent_volumes": [{"name": "hardware", "hostPath": {"path": HARDWARE, "type": "Directory"}}],
@@ -132,9 +134,13 @@ class Cluster:
             try:
                 found = re.search(r"127\.0\.0\.1:(\d+)", running.stdout.readline())
                 assert found, "kubectl forwards no port"
-                yield f"http://127.0.0.1:{found[1]}"
+                yield f"https://127.0.0.1:{found[1]}"
             finally:
                 running.kill()
+
+    def ca(self):
+        """The CA certificates that the role published."""
+        return self.lab.get("configmap", "autopilot-ca", "-n", NAMESPACE)["data"]["ca.crt"]
 
     def ask(self, path, target="service/autopilot-healthchecks", port=3333, token=True):
         words = (
@@ -142,9 +148,12 @@ class Cluster:
             if token
             else {}
         )
+        trust = ssl.create_default_context(cadata=self.ca())
+        # The name is that of the Service, and the address that of the forwarded port.
+        trust.check_hostname = False
         with self.forwarded(target, port) as address:
             with urllib.request.urlopen(
-                urllib.request.Request(address + path, headers=words), timeout=120
+                urllib.request.Request(address + path, headers=words), timeout=120, context=trust
             ) as answer:
                 return answer.read().decode()
 
@@ -259,12 +268,15 @@ def test_status_is_told_by_port_forward_and_through_the_service(cluster):
             pod["status"]["podIP"] for pod in cluster.pods() if pod["spec"]["nodeName"] == other
         )
     asking = (
-        "import sys, urllib.request; u = urllib.request.Request(sys.argv[1], "
-        "headers={'Authorization': 'Bearer ' + sys.stdin.read()});"
-        " print(urllib.request.urlopen(u, timeout=120).read().decode())"
+        "import json, ssl, sys, urllib.request; given = json.load(sys.stdin);"
+        " trust = ssl.create_default_context(cadata=given['ca']); trust.check_hostname = False;"
+        " u = urllib.request.Request(sys.argv[1],"
+        " headers={'Authorization': 'Bearer ' + given['token']});"
+        " print(urllib.request.urlopen(u, timeout=120, context=trust).read().decode())"
     )
-    wanted = f"http://{address}:3333/status?host={other}&check=gpu_count&format=json"
-    done = cluster.lab.run(sys.executable, "-I", "-S", "-c", asking, wanted, node=one, input=token)
+    wanted = f"https://{address}:3333/status?host={other}&check=gpu_count&format=json"
+    given = json.dumps({"token": token, "ca": cluster.ca()})
+    done = cluster.lab.run(sys.executable, "-I", "-S", "-c", asking, wanted, node=one, input=given)
     answer = json.loads(done.stdout)
     assert [(row["node"], row["status"]) for row in answer["nodes"]] == [(other, "pass")]
 

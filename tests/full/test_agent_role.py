@@ -7,24 +7,25 @@ does not work, and that nothing stays.
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import re
 
 import pytest
 from lab import wait_until
 
-from agent_role import agent_playbook
+from agent_role import (
+    agent_playbook,
+    changed,
+    cleaned,
+    crd,
+    everything,
+    load_crds,
+    nodes,
+    removed_crds,
+)
 
 LABEL = "autopilot.ibm.com/gpuhealth"
 RESULT = "autopilot.ibm.com/dcgm.level.3=PASS_2026-11-21_20.00.00UTC"
-#: Every kind that could be left behind, and where one looks for it.
-KINDS = (
-    "daemonsets,controllerrevisions,services,networkpolicies,secrets,configmaps,serviceaccounts,"
-    "roles,rolebindings,clusterroles,clusterrolebindings,"
-    "priorityclasses,namespaces,leases,pods,persistentvolumeclaims,"
-    "validatingadmissionpolicies,validatingadmissionpolicybindings"
-)
 SECRET = base64.b64encode(
     json.dumps({"auths": {"registry.example": {"auth": "c3VwZXI6aGlkZGVuLXNlY3JldA=="}}}).encode()
 ).decode()
@@ -44,83 +45,8 @@ def play(lab, tmp_path):
 @pytest.fixture
 def clean(lab):
     """The cluster as it was, once the test is over."""
-
-    def is_gone():
-        return not {"autopilot", "autopilot-work"} & {
-            one["metadata"]["name"] for one in lab.get("namespaces")["items"]
-        }
-
-    wait_until(is_gone, "the namespace of the previous test is gone")
-    before = everything(lab)
-    yield before
-    for name in sorted(set(everything(lab)) - set(before)):
-        kind, namespace, own = name.split("/", 2)
-        lab.kubectl(
-            "delete",
-            kind,
-            own,
-            "--wait=false",
-            "--ignore-not-found",
-            *(["-n", namespace] if namespace else []),
-            check=False,
-        )
-
-
-@contextlib.contextmanager
-def nodes(lab, *names, **labels):
-    for name in names:
-        lab.make_node(name, labels)
-    try:
-        yield
-    finally:
-        lab.kubectl("delete", "node", *names, "--ignore-not-found")
-
-
-def everything(lab, kinds=KINDS):
-    """``kind/namespace/name`` of every object, with its resourceVersion; without namespaces that
-    other tests have deleted, which go in their own time.
-    """
-    going = {
-        one["metadata"]["name"]
-        for one in lab.get("namespaces")["items"]
-        if "deletionTimestamp" in one["metadata"]
-    }
-    return {
-        f"{one['kind']}/{one['metadata'].get('namespace', '')}/{one['metadata']['name']}": one[
-            "metadata"
-        ]["resourceVersion"]
-        for one in lab.get(kinds, "-A")["items"]
-        if (one["kind"] != "Lease" or one["metadata"]["namespace"] != "kube-system")
-        and not {one["metadata"].get("namespace"), one["metadata"]["name"]} & going
-    }
-
-
-def changed(done):
-    found = re.search(r"changed=(\d+) .*failed=0 ", done.stdout)
-    assert found and not done.returncode, done.stdout
-    return int(found.group(1))
-
-
-def crd(group, plural, kind, scope="Namespaced", version="v1"):
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{group}"},
-        "spec": {
-            "group": group,
-            "scope": scope,
-            "names": {"plural": plural, "kind": kind, "singular": kind.lower()},
-            "versions": [
-                {
-                    "name": version,
-                    "served": True,
-                    "storage": True,
-                    "schema": {"openAPIV3Schema": schema},
-                }
-            ],
-        },
-    }
+    with cleaned(lab) as before:
+        yield before
 
 
 CRDS = (
@@ -141,16 +67,8 @@ def apis(lab):
     test is over.
     """
 
-    def load():
-        lab.apply(*CRDS)
-        lab.kubectl(
-            "wait",
-            "--for=condition=established",
-            *(f"crd/{one['metadata']['name']}" for one in CRDS),
-        )
-
-    yield load
-    lab.kubectl("delete", "crd", "--ignore-not-found", *(one["metadata"]["name"] for one in CRDS))
+    with removed_crds(lab, CRDS):
+        yield lambda: load_crds(lab, CRDS)
 
 
 def test_what_cannot_work_is_said_before_anything_is_made(lab, clean, play):

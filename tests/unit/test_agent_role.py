@@ -29,6 +29,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._rollout import (
     judge,
     reasons_of,
 )
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._agents import ask
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._agents.agents import trouble_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -208,9 +209,10 @@ def test_where_the_certificate_comes_from(render, tls_apis, variables, volume):
     if volume is None:
         assert "AUTOPILOT_TLS_DIR" not in environment(objects)
         assert (mounted, volumes, probes, scheme) == ([], [], {None}, None)
+        assert not ask.serves_tls({"spec": spec})
         assert "scheme" not in endpoint and "tlsConfig" not in endpoint
         return
-    assert mounted == [environment(objects)["AUTOPILOT_TLS_DIR"]]
+    assert mounted == [environment(objects)["AUTOPILOT_TLS_DIR"]] and ask.serves_tls({"spec": spec})
     assert (volumes, probes, scheme) == ([{"name": "tls", **volume}], {"HTTPS"}, "https")
     secret = volume.get("secret", {}).get("secretName")
     assert endpoint["scheme"] == "https" and endpoint["tlsConfig"] == {
