@@ -26,7 +26,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "plugins" / "module_utils"))
 
-from _health.knowledge.agent import NODE_MARK  # noqa: E402
+from _health.knowledge.agent import CERTIFICATE_END, NODE_MARK  # noqa: E402
 from _health.knowledge.marks import MARKS  # noqa: E402
 from _health.model import FAIL, NODE, SKIP, STATUSES, UNKNOWN, WARN  # noqa: E402
 
@@ -38,6 +38,8 @@ DRASTIC = "drain_node|reboot_node|replace_part"
 UNREACHABLE = "unreachable"
 #: How long a finding with the status unknown waits for a run that clears it.
 PATIENCE = "15m"
+#: Days before the end of the agents' certificate: cert-manager renews 30 days before it by default.
+CERTIFICATE_DAYS = 21
 #: Longer than PATIENCE, so that the alert about the failure lasts until the alert about the status
 #: unknown fires.
 SUCCESSION = "20m"
@@ -326,6 +328,20 @@ def _of_agents(where: str) -> Iterator[Dict[str, Any]]:
             "runbook": "Run `kubectl describe node {{ $labels.node }}` and compare its labels and "
             "taints with the node selector and the tolerations of the DaemonSet "
             "`autopilot`, or run `autopilot.gpu.daemonset_rollout`.",
+        },
+    }
+
+    yield {
+        # cert-manager and OpenShift renew earlier.
+        "alert": "AutopilotAgentCertificateEnds",
+        "expr": f"min by (cluster) ({CERTIFICATE_END}) - time() < {CERTIFICATE_DAYS * 86400}",
+        "for": PATIENCE,
+        "labels": {"severity": "warning"},
+        "annotations": {
+            "summary": "The certificate of the agents ends in {{ $value | humanizeDuration }}",
+            "description": "After its end, agents refuse each other, and Prometheus refuses them.",
+            "runbook": "Run the playbook `autopilot.gpu.agent`, which renews a certificate of "
+            "the role (`agent_tls=create`); otherwise renew the Secret that the agents mount.",
         },
     }
 

@@ -8,19 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import os
 import socket
 import ssl
 
 import aiohttp
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 from agent_world import Agent, result, settings  # noqa: E402
+from autopilot_agent.fleet.agent_tls import end_of  # noqa: E402
 from autopilot_agent.fleet.iperf_requests import IperfRequester, Refused  # noqa: E402
 from autopilot_agent.fleet.peers import Agent as Peer  # noqa: E402
 from autopilot_agent.service import Service  # noqa: E402
 from lab.pki import Authority
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._agent_certificate import (
+    CA_LIFE,
+    make_ca,
+)
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._agents import ask
 
 NAME = "autopilot-healthchecks.autopilot.svc"
@@ -112,6 +120,37 @@ def test_status_verifies_the_agent_at_any_address(directory, tmp_path):
     ):
         with pytest.raises(ask.RequestError, match="certificate verify failed"):
             asyncio.run(answer(trust))
+
+
+def test_the_end_of_the_certificate_is_a_metric(directory):
+    path = directory / "tls.crt"
+    wanted = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc.timestamp()
+    chain = path.read_text(encoding="ascii") + (directory / "ca.crt").read_text(encoding="ascii")
+    assert end_of(chain) == end_of(f"subject=agents\n{chain}") == wanted
+    chosen = settings(AUTOPILOT_TLS_DIR=str(directory), AUTOPILOT_MARK_NODES="false")
+    name = "autopilot_agent_certificate_expiry_timestamp_seconds"
+
+    def told(exposition):
+        text, _form = exposition.render("")
+        lines = [line for line in text.decode().splitlines() if line.startswith(name)]
+        return [float(line.rpartition(" ")[2]) for line in lines]
+
+    exposition = Service(chosen).exposition
+    assert told(exposition) == [wanted]
+    path.write_text("broken", encoding="ascii")
+    os.utime(path, (1, 1))
+    assert told(exposition) == []
+    assert told(Service(settings(AUTOPILOT_MARK_NODES="false")).exposition) == []
+
+
+def test_after_2049_the_end_of_a_certificate_has_four_digits_of_the_year(tmp_path):
+    now = datetime.datetime(2049, 12, 1, tzinfo=datetime.timezone.utc)
+    made = make_ca(now).certificate
+    text = made.public_bytes(serialization.Encoding.PEM).decode()
+    assert end_of(text) == made.not_valid_after_utc.timestamp() == (now + CA_LIFE).timestamp()
+    for cut in (f"{text[:200]}\n-----END CERTIFICATE-----", "-----END CERTIFICATE-----", ""):
+        with pytest.raises((ValueError, IndexError)):
+            end_of(cut)
 
 
 def free_ports(count):

@@ -142,8 +142,9 @@ def test_the_rules_are_those_of_the_table():
         "AutopilotMarkRefused",
         "AutopilotAgentGone",
         "AutopilotAgentMissing",
+        "AutopilotAgentCertificateEnds",
     }
-    assert sorted(names()) == sorted(findings | runs | nodes) and len(names()) == 22
+    assert sorted(names()) == sorted(findings | runs | nodes) and len(names()) == 23
 
 
 def test_rules_ask_for_metrics_that_there_are():

@@ -11,6 +11,9 @@ from servers import missing
 
 from alerting import promtool
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.agent import (
+    CERTIFICATE_END,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.marks import (
     EVICT,
     MARKS,
@@ -158,3 +161,26 @@ def test_a_mark_that_was_refused_is_an_alert_for_an_hour(tmp_path):
     refused = ("AutopilotMarkRefused", "gpu07", "critical")
     tests = [(5, *firing()), (12, *firing(refused)), (65, *firing(refused)), (75, *firing())]
     assert not promtool(tmp_path, given, expressions=tests)
+
+
+def test_a_certificate_that_nears_its_end_is_one_alert_of_the_cluster(tmp_path):
+    """promtool's clock starts at 0."""
+    day = 86400
+    made = [
+        {
+            "series": f'{CERTIFICATE_END}{{node="{node}", cluster="{cluster}"}}',
+            "values": f"{end}x60",
+        }
+        for cluster, node, end in (
+            ("a", "gpu07", 20 * day),
+            ("a", "gpu08", 20 * day),
+            ("b", "gpu09", 30 * day),
+        )
+    ]
+    expression = 'ALERTS{alertname="AutopilotAgentCertificateEnds", alertstate="firing"}'
+    labels = (
+        'ALERTS{alertname="AutopilotAgentCertificateEnds", alertstate="firing", cluster="a", '
+        'severity="warning"}'
+    )
+    tests = [(5, expression, []), (30, expression, [{"labels": labels, "value": 1}])]
+    assert not promtool(tmp_path, made, expressions=tests)

@@ -55,7 +55,10 @@ class Agent:
         self.history = History(settings.periodic_checks, settings.repeat_seconds)
         self.deep = DeepDiagnostics(settings, self.engine, self.kube, None)
         self.marker = SimpleNamespace(current="WARN", refused=0, waiting=1) if marks else None
-        self.exposition = Exposition(self.engine, self.history, self.kube, self.deep, self.marker)
+        tls = SimpleNamespace(ends=lambda: 2e9)
+        self.exposition = Exposition(
+            self.engine, self.history, self.kube, self.deep, self.marker, tls
+        )
         self.engine.node = {
             "gpus": GPUS,
             "cpu_model": "Xeon",

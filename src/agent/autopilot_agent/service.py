@@ -51,7 +51,10 @@ class Service:
             NodeMarker(self.kube, settings.node, _rules(settings)) if settings.mark_nodes else None
         )
         self.deep = DeepDiagnostics(settings, self.engine, self.kube, self.marker)
-        self.exposition = Exposition(self.engine, self.history, self.kube, self.deep, self.marker)
+        self._tls = AgentTls(settings)
+        self.exposition = Exposition(
+            self.engine, self.history, self.kube, self.deep, self.marker, self._tls
+        )
         self.engine.reserve = self.deep.reserved if settings.pod else None
         for part in (volume_claim, network_checks):
             part.register(self.engine, settings, self.kube)
@@ -95,7 +98,6 @@ class Service:
     async def _start(self) -> None:
         settings = self.settings
         await self.engine.start()
-        tls = AgentTls(settings)
         for app, port in (
             (
                 http_api.make_app(
@@ -109,7 +111,7 @@ class Service:
             ),
             (self._readiness(), settings.readiness_port),
         ):
-            self._listening.append(await http_api.serve(app, settings.bind, port, tls=tls))
+            self._listening.append(await http_api.serve(app, settings.bind, port, tls=self._tls))
         if self.marker:
             await self.marker.start()
         self.deep.start()

@@ -24,6 +24,7 @@ class AgentMetric(NamedTuple):
 PHASE = "agent"
 
 NODE_MARK = "autopilot_node_mark"
+CERTIFICATE_END = "autopilot_agent_certificate_expiry_timestamp_seconds"
 
 METRICS: Tuple[AgentMetric, ...] = (
     AgentMetric(
@@ -46,6 +47,9 @@ METRICS: Tuple[AgentMetric, ...] = (
     ),
     AgentMetric(
         "autopilot_agent_info", GAUGE, "1, with the version of the collection.", ("version",)
+    ),
+    AgentMetric(
+        CERTIFICATE_END, GAUGE, "When the certificate of the agent ends, in seconds since 1970."
     ),
     AgentMetric(
         "autopilot_agent_passes_total",

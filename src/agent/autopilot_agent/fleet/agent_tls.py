@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import logging
 import ssl
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Optional, Tuple
+from typing import List, Optional, Tuple
 
 from _health.agent.settings import AgentSettings
 
@@ -31,6 +32,8 @@ class AgentTls:
         self._client: Optional[ssl.SSLContext] = None
         self._server_stamp: _Stamp = ()
         self._client_stamp: _Stamp = ()
+        self._ends: Optional[float] = None
+        self._ends_stamp: _Stamp = ()
 
     @property
     def scheme(self) -> str:
@@ -59,6 +62,19 @@ class AgentTls:
             except OSError as error:
                 log.warning("the new certificate in %s is not used: %s", self._directory, error)
 
+    def ends(self) -> Optional[float]:
+        """When the certificate of the file ends, in seconds since 1970; None without one."""
+        if self._directory is None:
+            return None
+        stamp = self._stamp("tls.crt")
+        if stamp != self._ends_stamp:
+            try:
+                self._ends = end_of((self._directory / "tls.crt").read_text(encoding="ascii"))
+            except (OSError, ValueError, IndexError):
+                self._ends = None
+            self._ends_stamp = stamp
+        return self._ends
+
     def client(self) -> Optional[ssl.SSLContext]:
         """The context to ask other agents with. Raises OSError."""
         if self._directory is None:
@@ -83,3 +99,38 @@ class AgentTls:
             return ((self._directory / name).stat().st_mtime_ns,)
         except OSError:
             return ()
+
+
+def end_of(pem: str) -> float:
+    """When the first certificate of a PEM text ends, in seconds since 1970 (RFC 5280, 4.1). Python's
+    ssl returns this for the certificates of peers only. Raises ValueError or IndexError.
+    """
+    mark = "-----END CERTIFICATE-----"
+    start = max(pem.find("-----BEGIN CERTIFICATE-----"), 0)
+    der = ssl.PEM_cert_to_DER_cert(pem[start : pem.index(mark) + len(mark)] + "\n")
+    ((_tag, certificate),) = _values(der)
+    fields = _values(_values(certificate)[0][1])
+    # The version is optional; then come serial number, algorithm and issuer.
+    validity = fields[4 if fields[0][0] == 0xA0 else 3][1]
+    tag, end = _values(validity)[1]
+    # UTCTime has two digits of the year, GeneralizedTime four.
+    form = "%y%m%d%H%M%SZ" if tag == 0x17 else "%Y%m%d%H%M%SZ"
+    return datetime.strptime(end.decode("ascii"), form).replace(tzinfo=timezone.utc).timestamp()
+
+
+def _values(der: bytes) -> List[Tuple[int, bytes]]:
+    """The values of a sequence in DER, with their tags. Raises ValueError or IndexError."""
+    found = []
+    at = 0
+    while at < len(der):
+        tag, size = der[at], der[at + 1]
+        at += 2
+        if size & 0x80:
+            digits = size & 0x7F
+            size = int.from_bytes(der[at : at + digits], "big")
+            at += digits
+        if at + size > len(der):
+            raise ValueError("the certificate ends early")
+        found.append((tag, der[at : at + size]))
+        at += size
+    return found

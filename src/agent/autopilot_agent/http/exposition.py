@@ -23,6 +23,7 @@ from _health.fleet.output.metrics import Sample
 from _health.model import STATUSES
 from _health.fleet.judging.report import FIT, NodeReport
 
+from ..fleet.agent_tls import AgentTls
 from ..passes.deep import DeepDiagnostics
 from ..passes.engine import Engine, Pass
 from ..cluster.kube import Kube
@@ -45,6 +46,7 @@ class Exposition(Collector):
         kube: Kube,
         deep: DeepDiagnostics,
         marker: Optional[NodeMarker],
+        tls: Optional[AgentTls] = None,
     ) -> None:
         self._engine, self._history, self._kube, self._deep, self._marker = (
             engine,
@@ -53,6 +55,7 @@ class Exposition(Collector):
             deep,
             marker,
         )
+        self._tls = tls
         self._node = engine.settings.node
         self._sources: Counter[str] = Counter()
         self._requests: Counter[Tuple[str, str]] = Counter()
@@ -127,6 +130,9 @@ class Exposition(Collector):
         }
         if self._pass_seconds is not None:
             values["autopilot_agent_pass_seconds"] = self._pass_seconds
+        ends = self._tls.ends() if self._tls else None
+        if ends is not None:
+            values[table.CERTIFICATE_END] = ends
         if marker:
             values.update(
                 {
