@@ -138,6 +138,11 @@ def _decide_and_act(
             result["changed"] = done.changed and not dry
             result["planned" if dry else "acted"] = [done.words] if dry else done.words
             decision.history[-1]["acted"] = "" if dry else decision.decision
+            if done.unproven:
+                troubles.append(
+                    f"job {options['job']}: not proven within {options['timeout']:g} s (timeout) "
+                    f"that it holds no GPU: {done.unproven}"
+                )
         except _ActionError as error:
             troubles.append(
                 f"job {options['job']}: decided to {decision.decision} it, but failed: {error}"
@@ -225,9 +230,11 @@ def _suspend_in_kubernetes(options: dict[str, t.Any], dry: bool) -> jobs.Done:
         )
     wanted = options["act"]["kubernetes"]
     cluster = _kube.Cluster(options["kubeconfig"], options["context"])
-    return cluster.run(
-        jobs.suspend(wanted["kind"], wanted["namespace"], wanted["name"], dry), options["timeout"]
-    )
+    which = wanted["kind"], wanted["namespace"], wanted["name"]
+    done = cluster.run(jobs.suspend(*which, dry), options["timeout"])
+    if dry:
+        return done
+    return done._replace(unproven=cluster.run(jobs.prove_stopped(*which), options["timeout"]))
 
 
 def _signal_slurm(wanted: dict[str, t.Any], how: str, seconds: float, dry: bool) -> jobs.Done:

@@ -75,7 +75,12 @@ options:
         description:
           - Sets C(spec.suspend) of an object, for V(suspend) and for V(stop). Kueue may undo the
             suspension of jobs that it admits; suspend the object that Kueue does not own.
-          - Needs the rights to C(get) and C(patch) the object.
+          - Afterwards waits until the job has no pod that may hold a GPU, by the selector of a Job,
+            or the label C(jobset.sigs.k8s.io/jobset-name) or
+            C(workload.codeflare.dev/appwrapper). The proof also needs the C(Suspended) condition
+            or phase that the controller of the job sets.
+          - Needs the rights to C(get) and C(patch) the object, and to C(list) pods in its
+            namespace.
         type: dict
         suboptions:
           kind:

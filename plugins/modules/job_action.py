@@ -23,6 +23,9 @@ description:
     suspended or has ended is left alone.
   - Runs once, on the controller, with its programs and its kubeconfig. The playbook
     C(autopilot.gpu.inflight) calls it after each verdict.
+  - With O(act.kubernetes) the module waits after the suspension until the pods of the job have
+    ended. The task fails when this is not proven within O(timeout), and names the pods that may
+    still hold GPUs; RV(acted) and C(changed) still report the suspension. A later pass waits again.
   - The task fails when the decision could not be carried out, or a notification failed. An
     unhealthy node alone does not fail the task.
 author:
@@ -65,10 +68,13 @@ options:
     type: bool
     default: true
   timeout:
-    description: Timeout in seconds of each notification, of each step of acting, and of the wait
-      for another decision with the same O(history).
+    description:
+      - Timeout in seconds of each notification, of each step of acting, and of the wait for another
+        decision with the same O(history).
+      - The wait for the end of the pods of a suspended job is such a step; give more than the
+        C(terminationGracePeriodSeconds) of the pods.
     type: float
-    default: 30
+    default: 60
 extends_documentation_fragment:
   - autopilot.gpu._attributes.controller
   - autopilot.gpu._jobs
@@ -127,7 +133,8 @@ planned:
   elements: str
   returned: when O(report) is given
 acted:
-  description: The action on the job, or why none was needed; empty without an action.
+  description: The action on the job, or why none was needed; empty without an action. Whether
+    the pods of the job are gone is not part of it; the task fails when that is not proven.
   type: str
   returned: when O(report) is given
 notified:

@@ -157,6 +157,11 @@ def validate(tmp_path, monkeypatch):
         ),
         (
             "inflight",
+            {"inflight_timeout": 0},
+            "inflight_timeout: 0.0 is invalid; expected seconds greater than 0, at most 3600",
+        ),
+        (
+            "inflight",
             {"inflight_decisions": {"on_fail": "kill"}},
             "inflight_decisions.on_fail: 'kill' is invalid; expected one of continue, warn_owner, ",
         ),

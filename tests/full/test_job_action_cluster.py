@@ -62,9 +62,10 @@ def jobset_kind(lab):
         lab.kubectl("delete", "crd", CRD, "--wait=false")
 
 
-def allow(lab, namespace, user, verbs):
+def allow(lab, namespace, user, verbs, pods=True):
     metadata = {"name": user, "namespace": namespace}
-    rules = [
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}] if pods else []
+    rules += [
         {
             "apiGroups": ["batch", "jobset.x-k8s.io"],
             "resources": ["jobs", "jobsets"],
@@ -121,10 +122,11 @@ def job_action(controller, namespace, tmp_path):
     host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     inventory.write_text(json.dumps({"all": {"hosts": {"here": host}}}), encoding="utf-8")
 
-    def run(kubeconfig, kind, name, *arguments, dry_run=False):
+    def run(kubeconfig, kind, name, *arguments, dry_run=False, timeout=60):
         options = {
             "report": str(tmp_path / "run.json"),
             "dry_run": dry_run,
+            "timeout": timeout,
             "policy": {"on_fail": "suspend", "passes": 1},
             "kubeconfig": str(kubeconfig),
             "act": {"kubernetes": {"kind": kind, "namespace": namespace, "name": name}},
@@ -156,6 +158,8 @@ def test_a_job_and_a_jobset_are_suspended_once(lab, namespace, jobset_kind, job_
             "kind": "JobSet",
             "metadata": {"name": "llama", "namespace": namespace},
             "spec": {"suspend": False},
+            # No controller of JobSets runs here; this is its answer to a suspension.
+            "status": {"conditions": [{"type": "Suspended", "status": "True"}]},
         }
     )
     for kind, resource in (("Job", "job.batch"), ("JobSet", CRD)):
@@ -167,12 +171,71 @@ def test_a_job_and_a_jobset_are_suspended_once(lab, namespace, jobset_kind, job_
         assert not lab.get(resource, "llama", "-n", namespace)["spec"].get("suspend")
         first = job_action(user, kind, "llama")
         assert (first["changed"], first["acted"]) == (True, f"suspended {kind} {namespace}/llama")
+        assert "msg" not in first, first
         assert lab.get(resource, "llama", "-n", namespace)["spec"]["suspend"] is True
         second = job_action(user, kind, "llama")
         assert (second["changed"], second["acted"]) == (
             False,
             f"{kind} {namespace}/llama is already suspended",
         )
+
+
+def test_pods_that_stay_are_named_until_they_are_gone(lab, namespace, job_action):
+    """A pod on a node whose kubelet never answers stays, as on a node that is unreachable."""
+    node = f"silent-{os.getpid()}"
+    lab.make_node(node)
+    user = allow(lab, namespace, f"prover-{os.getpid()}", ["get", "patch"])
+    pod = {
+        "restartPolicy": "Never",
+        "nodeName": node,
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [{"name": "train", "image": "none.example.org/train:1"}],
+    }
+    lab.create(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "llama", "namespace": namespace},
+            "spec": {"template": {"spec": pod}},
+        }
+    )
+
+    def pods():
+        return lab.get("pods", "-n", namespace)["items"]
+
+    try:
+        [found] = wait_until(pods, "the job has its pod", 60)
+        first = job_action(user, "Job", "llama", timeout=10)
+        assert first["changed"]
+        assert "not proven within 10 s (timeout) that it holds no GPU: 1 pod may" in first["msg"]
+        assert f"{found['metadata']['name']} (terminating on {node})" in first["msg"]
+        again = job_action(user, "Job", "llama", timeout=10)
+        assert not again["changed"] and "not proven" in again["msg"]
+        name = found["metadata"]["name"]
+        lab.kubectl("delete", "pod", name, "-n", namespace, "--force", "--grace-period=0")
+        proven = job_action(user, "Job", "llama")
+        assert "msg" not in proven and "already suspended" in proven["acted"]
+    finally:
+        lab.kubectl("delete", "node", node, "--wait=false")
+
+
+def test_a_suspension_without_the_right_to_list_pods_proves_nothing(lab, namespace, job_action):
+    user = allow(lab, namespace, f"blind-{os.getpid()}", ["get", "patch"], pods=False)
+    pod = {
+        "restartPolicy": "Never",
+        "containers": [{"name": "train", "image": "none.example.org/train:1"}],
+    }
+    lab.create(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "llama", "namespace": namespace},
+            "spec": {"template": {"spec": pod}},
+        }
+    )
+    answer = job_action(user, "Job", "llama")
+    assert answer["changed"] and "not proven" in answer["msg"]
+    assert answer["msg"].endswith(f"; allow list pods in namespace {namespace}")
 
 
 def test_who_may_not_is_told_so(lab, namespace, job_action):

@@ -512,10 +512,15 @@ def test_stopping_a_job_of_slurm_cancels_it(act, tmp_path, program):
 
 @pytest.fixture
 def api(monkeypatch):
-    """An API server with the one JobSet train/llama: ``patched`` has what was written to it."""
+    """An API server with the one JobSet train/llama: ``asked`` has what it was asked, ``pods`` the
+    pods of the JobSet.
+    """
     job = {"metadata": {"name": "llama", "resourceVersion": "7"}, "spec": {"suspend": False}}
+    pods = []
 
     def read(_headers, path):
+        if path.startswith("/api/v1/namespaces/train/pods?labelSelector=jobset.sigs.k8s.io"):
+            return 200, {"Content-Type": "application/json"}, json.dumps({"items": pods})
         if path != "/apis/jobset.x-k8s.io/v1alpha2/namespaces/train/jobsets/llama":
             return (
                 404,
@@ -526,11 +531,13 @@ def api(monkeypatch):
 
     def write(_headers, path):
         job["spec"]["suspend"] = True
+        job["status"] = {"conditions": [{"type": "Suspended", "status": "True"}]}
         return read(_headers, path)
 
     with gateways.Answering(GET=read, PATCH=write) as server:
         monkeypatch.setenv("K8S_AUTH_HOST", f"http://127.0.0.1:{server.port}")
         monkeypatch.setenv("K8S_AUTH_API_KEY", "token")
+        server.pods = pods
         yield server
 
 
@@ -550,6 +557,34 @@ def test_a_jobset_is_suspended_once(act, api):
     )
     patches = [json.loads(body) for method, _path, _headers, body in api.asked if method == "PATCH"]
     assert patches == [{"metadata": {"resourceVersion": "7"}, "spec": {"suspend": True}}]
+
+
+def test_a_jobset_whose_pods_stay_is_suspended_but_not_proven(act, api, web):
+    pytest.importorskip("kubernetes", reason="needs the Python package kubernetes")
+    metadata = {"name": "llama-0-0", "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    api.pods.append(
+        {"metadata": metadata, "spec": {"nodeName": "gpu07"}, "status": {"phase": "Running"}}
+    )
+    options = dict(
+        policy=SUSPEND,
+        timeout=0.5,
+        dry_run=False,
+        notify={"webhook": f"{web.url}/200"},
+        act={"kubernetes": {"kind": "JobSet", "namespace": "train", "name": "llama"}},
+    )
+    first = act(0, **options)
+    words = (
+        "job job42: not proven within 0.5 s (timeout) that it holds no GPU: 1 pod may still hold "
+        "GPUs: llama-0-0 (terminating on gpu07)"
+    )
+    assert (first["failed"], first["changed"], first["msg"]) == (True, True, words)
+    assert first["acted"] == "suspended JobSet train/llama"
+    assert web.got[0][1]["troubles"] == [words]
+    # A later pass looks again, although there is nothing to suspend.
+    second = act(1, **options)
+    assert (second["failed"], second["changed"]) == (True, False) and second["msg"] == words
+    api.pods.clear()
+    assert "failed" not in act(2, **options)
 
 
 def test_a_job_of_kubernetes_that_is_not_there_is_an_error(act, api):

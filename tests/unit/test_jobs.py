@@ -9,6 +9,7 @@ import pytest
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.jobs import (
     Done,
+    prove_stopped,
     slurm_idle,
     slurm_states,
     suspend,
@@ -17,8 +18,10 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.clie
     MERGE,
     TRIES,
     Conflict,
+    Forbidden,
     NotFound,
     Pause,
+    Unavailable,
 )
 
 
@@ -111,6 +114,120 @@ def test_who_was_quicker_is_read_again():
 def test_a_job_that_is_not_there_is_an_error():
     with pytest.raises(NotFound):
         answered(suspend("Job", "train", "llama"), NotFound("no such job", 404))
+
+
+# ---- proof that the pods are gone ----
+
+SELECTOR = {"matchLabels": {"batch.kubernetes.io/controller-uid": "c4e2-11"}}
+SUSPENDED = {"type": "Suspended", "status": "True", "reason": "JobSuspended"}
+LATE = Unavailable("GET /apis/batch/v1/x: no time was left for the request")
+
+
+def suspended(*conditions, selector=SELECTOR, suspend=True):
+    """A Job as an API server answers it."""
+    spec = {"suspend": suspend, "selector": selector, "parallelism": 2}
+    return {"metadata": {"name": "llama"}, "spec": spec, "status": {"conditions": conditions}}
+
+
+def pod(name, phase="Running", node="gpu07", **metadata):
+    spec = {"nodeName": node, "containers": [{"name": "train"}]}
+    return {"metadata": {"name": name, **metadata}, "spec": spec, "status": {"phase": phase}}
+
+
+def pods(*some):
+    return {"kind": "PodList", "metadata": {"resourceVersion": "9"}, "items": list(some)}
+
+
+def test_a_job_is_stopped_when_its_last_pod_has_ended():
+    leaving = pod("llama-0", deletionTimestamp="2026-01-01T00:00:00Z")
+    reason, asked = answered(
+        prove_stopped("Job", "train", "llama"),
+        suspended(SUSPENDED),
+        pods(leaving, pod("llama-1", "Succeeded")),
+        suspended(SUSPENDED),
+        pods(pod("llama-1", "Succeeded"), pod("llama-2", "Failed")),
+    )
+    assert reason == ""
+    assert [one.method for one in asked] == ["GET"] * 4
+    assert asked[1].path == "/api/v1/namespaces/train/pods"
+    assert asked[1].query["labelSelector"] == "batch.kubernetes.io/controller-uid=c4e2-11"
+
+
+@pytest.mark.parametrize(
+    "kind, label",
+    [
+        ("JobSet", "jobset.sigs.k8s.io/jobset-name=llama"),
+        ("AppWrapper", "workload.codeflare.dev/appwrapper=llama"),
+    ],
+)
+def test_pods_of_other_kinds_are_found_by_the_label_of_their_controller(kind, label):
+    found = {"spec": {"suspend": True}, "status": {"phase": "Suspended"}}
+    reason, asked = answered(prove_stopped(kind, "train", "llama"), found, pods())
+    assert (reason, asked[1].query["labelSelector"]) == ("", label)
+
+
+@pytest.mark.parametrize(
+    "found, there, words",
+    [
+        (
+            suspended(SUSPENDED),
+            [
+                pod("llama-1", deletionTimestamp="2026-01-01T00:00:00Z"),
+                pod("llama-0"),
+                pod("llama-2", "Pending", node=""),
+                pod("llama-3", "Unknown", node="gpu08"),
+            ],
+            "4 pods may still hold GPUs: llama-0 (Running on gpu07), llama-1 (terminating on "
+            "gpu07), llama-2 (Pending), llama-3 (Unknown on gpu08)",
+        ),
+        (
+            suspended(SUSPENDED),
+            [pod(f"llama-{number}") for number in range(8)],
+            "llama-4 (Running on gpu07) and 3 more",
+        ),
+        (suspended(), [], "the controller of the job does not report it as Suspended"),
+        (suspended(SUSPENDED, suspend=False), [], "another client resumed the job"),
+        (
+            suspended({"type": "Failed", "status": "True"}),
+            [pod("llama-0", "")],
+            "1 pod may still hold GPUs: llama-0 (of unknown phase on gpu07)",
+        ),
+    ],
+)
+def test_what_may_hold_gpus_when_the_time_is_over_is_named(found, there, words):
+    answers = [found, pods(*there)] * 2 + [LATE] * 3
+    reason, _asked = answered(prove_stopped("Job", "train", "llama"), *answers)
+    assert reason.endswith(words)
+
+
+def test_a_job_that_has_ended_needs_no_word_of_a_suspension():
+    found = suspended({"type": "Complete", "status": "True"}, suspend=False)
+    assert answered(prove_stopped("Job", "train", "llama"), found, pods())[0] == ""
+
+
+def test_one_answer_that_fails_does_not_end_the_wait():
+    busy = Unavailable("GET /x: 503, busy", 503)
+    answers = [busy, suspended(SUSPENDED), busy, suspended(SUSPENDED), pods()]
+    assert answered(prove_stopped("Job", "train", "llama"), *answers)[0] == ""
+    assert answered(prove_stopped("Job", "train", "llama"), busy, busy, busy)[0] == str(busy)
+
+
+def test_a_list_that_is_refused_proves_nothing():
+    refused = Forbidden("GET /api/v1/namespaces/train/pods: 403, pods is forbidden", 403)
+    reason, _asked = answered(prove_stopped("Job", "train", "llama"), suspended(SUSPENDED), refused)
+    assert reason == f"{refused}; allow list pods in namespace train"
+    gone = NotFound("GET /apis/batch/v1/x: 404, not found", 404)
+    assert answered(prove_stopped("Job", "train", "llama"), gone)[0] == str(gone)
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [{}, {"matchExpressions": [{"key": "a", "operator": "Exists"}]}, {"matchLabels": "text"}],
+)
+def test_a_job_whose_pods_cannot_be_selected_proves_nothing(selector):
+    found = suspended(SUSPENDED, selector=selector)
+    reason, asked = answered(prove_stopped("Job", "train", "llama"), found)
+    assert reason == "the selector of the job is not a plain list of labels" and len(asked) == 1
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ OPTIONS: dict[str, dict[str, t.Any]] = {
     "dry_run": {"type": "bool", "default": True},
     "notify": {"type": "dict", "default": {}, "options": _notify.OPTIONS},
     "act": {"type": "dict", "default": {}, "options": _ACTS},
-    "timeout": {"type": "float", "default": 30.0},
+    "timeout": {"type": "float", "default": 60.0},
     **_kube.CONNECTION_OPTIONS,
 }
 

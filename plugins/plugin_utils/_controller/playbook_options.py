@@ -242,6 +242,7 @@ _VALIDATORS: dict[str, _Validate] = {
     "decisions": _decisions,
     "notify": _job_option,
     "act": _job_option,
+    "inflight_timeout": _job_option,
     "checks": _checks,
     "checks_list": _checks,
     "checks_options": _check_options,

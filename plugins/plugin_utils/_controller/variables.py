@@ -67,6 +67,7 @@ PLAYBOOKS: dict[str, Spec] = {
             notify=_SECRET,
             act=_DICT,
             kubeconfig=_PATH,
+            timeout=_NUMBER,
             context=_TEXT,
         ),
     },

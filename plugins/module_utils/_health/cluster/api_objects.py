@@ -107,8 +107,14 @@ class QuotaObject(TypedDict, total=False):
     status: Dict[str, Dict[str, str]]
 
 
+class LabelSelector(TypedDict, total=False):
+    matchLabels: Dict[str, str]
+    matchExpressions: List[ApiObject]
+
+
 class JobSpec(TypedDict, total=False):
     suspend: bool
+    selector: LabelSelector
 
 
 class JobStatus(TypedDict, total=False):

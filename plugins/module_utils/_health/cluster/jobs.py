@@ -9,8 +9,21 @@ from __future__ import annotations
 import re
 from typing import Dict, List, NamedTuple, Tuple
 
-from .api_objects import JobObject
-from .client import MERGE, TRIES, Conflict, Procedure, Request, after_conflict, path_of
+from .api_objects import JobObject, PodObject
+from .client import (
+    MERGE,
+    TRIES,
+    ApiError,
+    Conflict,
+    Forbidden,
+    Pause,
+    Procedure,
+    Request,
+    Unavailable,
+    after_conflict,
+    items,
+    path_of,
+)
 from ..lenient import decode
 
 #: Kinds with ``spec.suspend`` -> their API path.
@@ -21,6 +34,21 @@ KINDS: Dict[str, Tuple[str, str]] = {
 }
 #: Conditions and phases of a job that has ended.
 _ENDED = ("Complete", "Completed", "Failed", "Succeeded")
+
+#: Kinds whose controller labels the pods of a job with its name. The pods of a Job match its
+#: selector, since those of a Job with manualSelector need not have a label with its name.
+_POD_LABELS = {
+    "JobSet": "jobset.sigs.k8s.io/jobset-name",
+    "AppWrapper": "workload.codeflare.dev/appwrapper",
+}
+#: Phases of a pod whose containers have ended, so that it holds no GPU.
+_ENDED_PODS = ("Succeeded", "Failed")
+#: Seconds between two looks at the pods of a job.
+_LOOK = 1.0
+#: Looks in a row without an answer after which there is no more time, or no API server.
+_SILENT_LOOKS = 3
+#: A message names at most so many pods.
+_MOST_PODS = 5
 
 #: Slurm action -> program and arguments before the job's number, and states in which nothing
 #: remains to do (JOB STATE CODES in squeue's manual).
@@ -51,6 +79,8 @@ class Done(NamedTuple):
 
     changed: bool
     words: str
+    #: Why it is not proven that the job holds no GPU any more, "" when it is.
+    unproven: str = ""
 
 
 def suspend(kind: str, namespace: str, name: str, dry: bool = False) -> Procedure[Done]:
@@ -79,10 +109,87 @@ def suspend(kind: str, namespace: str, name: str, dry: bool = False) -> Procedur
     raise Conflict(f"{what}: another client wrote first {TRIES} times in a row", 409, "Conflict")
 
 
+def prove_stopped(kind: str, namespace: str, name: str) -> Procedure[str]:
+    """Wait until a suspended or ended job has no pod that may hold a GPU, for as long as the caller
+    lets the procedure run. Returns "" then, otherwise why this is not proven.
+    """
+    base, plural = KINDS[kind]
+    path = path_of(base, "namespaces", namespace, plural, name)
+    reason, silent = "", 0
+    while True:
+        try:
+            reason = yield from _not_stopped(kind, namespace, name, path)
+            silent = 0
+        except Unavailable as error:
+            silent += 1
+            if silent == _SILENT_LOOKS:
+                return reason or str(error)
+        except (ApiError, ValueError) as error:
+            right = f"; allow list pods in namespace {namespace}" if _is_forbidden(error) else ""
+            return f"{error}{right}"
+        if not reason and not silent:
+            return ""
+        yield Pause(_LOOK)
+
+
+def _is_forbidden(error: Exception) -> bool:
+    return isinstance(error, Forbidden) and "/pods" in str(error)
+
+
+def _not_stopped(kind: str, namespace: str, name: str, path: str) -> Procedure[str]:
+    """Why the job may hold GPUs at this moment, or ""."""
+    found = decode(JobObject, (yield Request("GET", path)))
+    pods: List[str] = yield from items(
+        path_of("api/v1", "namespaces", namespace, "pods"),
+        {"labelSelector": _pod_selector(kind, name, found)},
+        keep=lambda pod: _may_hold_gpus(decode(PodObject, pod)),
+    )
+    if pods:
+        more = len(pods) - _MOST_PODS
+        named = ", ".join(sorted(pods)[:_MOST_PODS]) + (f" and {more} more" if more > 0 else "")
+        return f"{len(pods)} pod{'' if len(pods) == 1 else 's'} may still hold GPUs: {named}"
+    if _ended(found):
+        return ""
+    if not found.get("spec", {}).get("suspend"):
+        return "another client resumed the job"
+    # Without this word of its controller, the job may get new pods after the list was read.
+    if not _has(found, ("Suspended",)):
+        return "the controller of the job does not report it as Suspended"
+    return ""
+
+
+def _pod_selector(kind: str, name: str, found: JobObject) -> str:
+    """The label selector of the pods of a job. Raises ValueError."""
+    if kind in _POD_LABELS:
+        return f"{_POD_LABELS[kind]}={name}"
+    selector = found.get("spec", {}).get("selector", {})
+    labels = selector.get("matchLabels", {})
+    if not labels or selector.get("matchExpressions"):
+        raise ValueError("the selector of the job is not a plain list of labels")
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+def _may_hold_gpus(pod: PodObject) -> List[str]:
+    """The pod in words, unless it has ended. A pod without GPUs in its resources counts, too: it
+    may see the GPUs of its node by other ways.
+    """
+    phase = pod.get("status", {}).get("phase") or "of unknown phase"
+    if phase in _ENDED_PODS:
+        return []
+    metadata, node = pod.get("metadata", {}), pod.get("spec", {}).get("nodeName")
+    state = "terminating" if "deletionTimestamp" in metadata else phase
+    return [f"{metadata.get('name', '')} ({state}{f' on {node}' if node else ''})"]
+
+
 def _ended(found: JobObject) -> bool:
+    return _has(found, _ENDED)
+
+
+def _has(found: JobObject, words: Tuple[str, ...]) -> bool:
+    """Whether one of the words is the phase or a condition of the job."""
     status = found.get("status", {})
-    return status.get("phase") in _ENDED or any(
-        condition.get("type") in _ENDED and condition.get("status") == "True"
+    return status.get("phase") in words or any(
+        condition.get("type") in words and condition.get("status") == "True"
         for condition in status.get("conditions", [])
     )
 
