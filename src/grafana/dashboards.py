@@ -6,9 +6,9 @@ in tests/requirements.txt).
     dashboards.py            write them
     dashboards.py --check    fail (exit 1) if the files of the role differ
 
-The three dashboards show the fleet (bad nodes, findings, since when), one node (each GPU and check
-over time), and the network between nodes. Metrics and labels come from the core's table,
-`metrics.METRICS`.
+The dashboards show the fleet (bad nodes, findings, since when), one node (each GPU and check over
+time), the network between nodes, and the agents of a cluster (marks, fitness, which node has no
+agent). Metrics and labels come from the core's tables, `metrics.METRICS` and `agent.METRICS`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,13 @@ from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "plugins" / "module_utils"))
+
+from _health.knowledge.agent import NODE_MARK  # noqa: E402
+from _health.knowledge.agent import PHASE as AGENT_PHASE  # noqa: E402
+from _health.knowledge.marks import MARKS  # noqa: E402
+from _health.node.devices.gpu_holders import IDLE_MEMORY  # noqa: E402
+
 DASHBOARDS = ROOT / "roles" / "monitoring" / "files" / "dashboards"
 
 TAG = "autopilot-gpu"
@@ -46,6 +53,13 @@ NODE = f'{RUNS}, node="$node"'
 PLANE = f'{RUNS}, plane="$plane"'
 #: Labels that identify a node within a phase, and across all phases.
 BY_NODE, ANY_PHASE = "cluster, node, phase", "cluster, node"
+
+#: Nodes with GPUs in a cluster, by kube-state-metrics.
+IN_CLUSTER, GPU_RESOURCE = 'cluster=~"$cluster"', "nvidia_com_(gpu|mig).*"
+WITH_GPUS = (
+    f"(max by ({ANY_PHASE}) "
+    f'(kube_node_status_capacity{{{IN_CLUSTER}, resource=~"{GPU_RESOURCE}"}}) > 0)'
+)
 
 #: Statuses with their colours, by their number in the metrics.
 STATUSES = (
@@ -110,8 +124,12 @@ def queried(
     return panel
 
 
-def number(title: str, description: str, expression: str, colour: str) -> Panel:
-    """A panel with a number of nodes, coloured from 1 up."""
+def number(
+    title: str, description: str, expression: str, colour: str, span: int = 4, absent: str = "0"
+) -> Panel:
+    """A panel with a number of nodes, coloured from 1 up. ``absent`` is shown if the expression has
+    no series: "0", or "" where the source of the metric may be missing, which is not 0.
+    """
     steps = [model.Threshold(None, "#8e8e8e"), model.Threshold(1, colour)]
     panel = (
         stat.Panel()
@@ -120,10 +138,15 @@ def number(title: str, description: str, expression: str, colour: str) -> Panel:
     )
     return queried(
         panel,
-        [query(f"count(count by (cluster, node) ({expression})) or vector(0)")],
+        [
+            query(
+                f"count(count by (cluster, node) ({expression}))"
+                + (f" or vector({absent})" if absent else "")
+            )
+        ],
         title,
         description,
-        4,
+        span,
         4,
     )
 
@@ -309,6 +332,15 @@ def variable(name: str, label: str, series: str, several: bool = True) -> dashbo
     )
 
 
+def _of_runs() -> List[Any]:
+    """The variables of the dashboards about results: job, cluster, phase."""
+    return [
+        variable("job", "Job", LAST_RUN, several=False),
+        variable("cluster", "Cluster", f'{LAST_RUN}{{job="$job"}}'),
+        variable("phase", "Phase", f'{LAST_RUN}{{job="$job", cluster=~"$cluster"}}'),
+    ]
+
+
 def page(
     uid: str, title: str, description: str, variables: Sequence[Any], contents: Sequence[Any]
 ) -> dashboard.Dashboard:
@@ -331,11 +363,6 @@ def page(
     made = made.link(others.include_vars(True).keep_time(True))
     made = made.with_variable(
         dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
-    )
-    made = made.with_variable(variable("job", "Job", LAST_RUN, several=False))
-    made = made.with_variable(variable("cluster", "Cluster", f'{LAST_RUN}{{job="$job"}}'))
-    made = made.with_variable(
-        variable("phase", "Phase", f'{LAST_RUN}{{job="$job", cluster=~"$cluster"}}')
     )
     for one in variables:
         made = made.with_variable(one)
@@ -502,6 +529,33 @@ def _fleet_now() -> List[Any]:
     ]
 
 
+def _idle_pending() -> Panel:
+    """A table of GPUs that a reset would repair and that nothing uses."""
+    waiting = (
+        f"max by ({BY_NODE}, gpu, code) (label_replace(autopilot_finding{{{RUNS}, "
+        'code=~"row_remap_pending|page_retirement_pending|repair_pending"}, '
+        '"gpu", "$1", "subject", "GPU ([0-9]+).*"))'
+    )
+    memory = f"max by ({ANY_PHASE}, gpu) (autopilot_gpu_memory_used_bytes{{{RUNS}}})"
+    requests = f'kube_pod_container_resource_requests{{{IN_CLUSTER}, resource=~"{GPU_RESOURCE}"}}'
+    panel = rows(
+        "Idle GPUs with a pending repair of memory",
+        f"A reset would repair them and nothing uses them: at most {IDLE_MEMORY >> 20} MiB of "
+        "their memory were in use at the last check gpu_processes, or, without such a check, no "
+        "pod of the node requests GPUs (kube-state-metrics).",
+        [
+            f"{waiting} and on ({ANY_PHASE}, gpu) {memory} <= {IDLE_MEMORY} or "
+            f"({waiting} unless on ({ANY_PHASE}, gpu) {memory}) "
+            f"and on ({ANY_PHASE}) {WITH_GPUS} unless on ({ANY_PHASE}) {requests} > 0"
+        ],
+        {**named("cluster", "node", "phase", "gpu"), "code": "finding", "Value": ""},
+        "node",
+        12,
+        9,
+    )
+    return linked(panel)
+
+
 def _fleet_findings() -> List[Any]:
     """The panels of current findings."""
     return [
@@ -517,6 +571,7 @@ def _fleet_findings() -> List[Any]:
             "Bps",
             12,
         ),
+        _idle_pending(),
     ]
 
 
@@ -599,7 +654,7 @@ def fleet() -> dashboard.Dashboard:
         "GPU health: fleet",
         "Which nodes are bad, what is wrong with them and since when, and which were not "
         "checked lately.",
-        [unchecked],
+        [*_of_runs(), unchecked],
         [
             "Now",
             *_fleet_now(),
@@ -1205,7 +1260,7 @@ def node() -> dashboard.Dashboard:
         "node",
         "GPU health: node",
         "One node: what is wrong with it, each check and each GPU, and their history.",
-        [which],
+        [*_of_runs(), which],
         [
             "$node now",
             *_node_now(),
@@ -1392,7 +1447,7 @@ def network() -> dashboard.Dashboard:
         "network",
         "GPU health: network",
         "What pairs of nodes carry and lose on each network, and which nodes and paths stand out.",
-        [variable("plane", "Network", which)],
+        [*_of_runs(), variable("plane", "Network", which)],
         [
             "Now",
             *_network_now(),
@@ -1404,7 +1459,152 @@ def network() -> dashboard.Dashboard:
     )
 
 
-PAGES = {"fleet": fleet, "node": node, "network": network}
+# ---- the agents of a cluster ----
+
+# The labels of an agent's pod change with each restart, so only cluster and node remain.
+AGENTS = f"max by ({ANY_PHASE}) (autopilot_agent_info{{{IN_CLUSTER}}})"
+MARKED = f"max by ({ANY_PHASE}, mark) ({NODE_MARK}{{{IN_CLUSTER}}}) == 1"
+AGENT_FIT = f'max by ({ANY_PHASE}) (autopilot_node_fit{{{IN_CLUSTER}, phase="{AGENT_PHASE}"}})'
+#: Nodes by fitness; unknown is a node whose agent has no verdict.
+FITNESS = {
+    "fit": (f"{AGENT_FIT} == 1", "green"),
+    "unfit": (f"{AGENT_FIT} == 0", "red"),
+    "unknown": (f"{AGENTS} unless on ({ANY_PHASE}) {AGENT_FIT}", "purple"),
+}
+GONE = (
+    f"max by ({ANY_PHASE}) (last_over_time(autopilot_agent_info{{{IN_CLUSTER}}}[1d])) "
+    f"unless {AGENTS}"
+)
+MARK_COLOURS = {"PASS": "green", "WARN": "yellow", "TESTING": "blue", "EVICT": "red"}
+
+
+def _agents_now() -> List[Any]:
+    """The numbers of nodes by mark, by fitness and with an agent."""
+    marks = [
+        number(
+            f"Marked {mark}",
+            MARKS[mark].meaning,
+            f'max by ({ANY_PHASE}) ({NODE_MARK}{{{IN_CLUSTER}, mark="{mark}"}}) == 1',
+            colour,
+            6,
+        )
+        for mark, colour in MARK_COLOURS.items()
+    ]
+    meanings = {
+        "fit": "Nodes that the agent finds fit to run.",
+        "unfit": "Nodes that the agent finds unfit, whatever their mark.",
+        "unknown": "Nodes whose agent has no verdict: checks have not run yet or could not tell.",
+    }
+    fitness = [
+        number(fit.capitalize(), meanings[fit], expression, colour, 4)
+        for fit, (expression, colour) in FITNESS.items()
+    ]
+    agents = [
+        number(
+            "Agents expected",
+            "Nodes with GPUs, by kube-state-metrics; no data without it.",
+            WITH_GPUS,
+            "#8e8e8e",
+            4,
+            absent="",
+        ),
+        number("Agents answering", "Nodes whose agent Prometheus can read.", AGENTS, "green", 4),
+        number(
+            "Agents missing",
+            "Nodes with GPUs whose agent does not answer; no data without kube-state-metrics.",
+            f"{WITH_GPUS} unless {AGENTS}",
+            "red",
+            4,
+        ),
+    ]
+    return [*marks, *fitness, *agents]
+
+
+def _agents_tables() -> List[Any]:
+    """The tables of nodes with their agents, and of nodes without."""
+    fitness = " or ".join(
+        f"({expression}) * 0 + {place}" for place, (expression, _c) in enumerate(FITNESS.values())
+    )
+    nodes = rows(
+        "Nodes",
+        "Each node with an agent: its mark, its fitness, the version of the agent, and how many "
+        "periodic checks have no fresh result.",
+        [
+            f"max by ({ANY_PHASE}, version) (autopilot_agent_info{{{IN_CLUSTER}}})",
+            MARKED,
+            fitness,
+            f"max by ({ANY_PHASE}) (autopilot_agent_checks_missing{{{IN_CLUSTER}}})",
+        ],
+        {
+            **named("cluster", "node", "mark"),
+            "Value #C": "fitness",
+            "version": "version",
+            "Value #D": "checks missing",
+            "Value #A": "",
+            "Value #B": "",
+        },
+        "fitness",
+        height=12,
+        falling=True,
+    )
+    by_fitness = {str(place): (fit, row[1]) for place, (fit, row) in enumerate(FITNESS.items())}
+    nodes = column(nodes, "fitness", mappings=mapped(by_fitness))
+    by_mark = {mark: (mark, colour) for mark, colour in MARK_COLOURS.items()}
+    away = rows(
+        "Nodes without an answering agent",
+        "1: a node with GPUs (by kube-state-metrics) that has no agent. 2: an agent that answered "
+        "within the last day and does not now.",
+        [f"({GONE}) * 0 + 2 or {WITH_GPUS} * 0 + 1 unless {AGENTS}"],
+        {**named("cluster", "node"), "Value": "agent"},
+        "node",
+        12,
+        9,
+    )
+    reasons = mapped({"1": ("never seen", "red"), "2": ("gone", "orange")})
+    return [
+        column(nodes, "mark", mappings=mapped(by_mark)),
+        column(away, "agent", mappings=reasons),
+        bars(
+            "Versions",
+            "Agents by version; more than one while a rollout runs.",
+            f"count by (version) (max by ({ANY_PHASE}, version) "
+            f"(autopilot_agent_info{{{IN_CLUSTER}}}))",
+            "{{version}}",
+            "short",
+            12,
+        ),
+    ]
+
+
+def _agents_history() -> List[Any]:
+    """The nodes by mark and by fitness over time."""
+    marks = lines(
+        "Marks", "Nodes by mark.", [query(f"count by (mark) ({MARKED})", "{{mark}}")], stacked=True
+    )
+    fitness = lines(
+        "Fitness",
+        "Nodes by fitness, as their agents find it.",
+        [query(f"count({expression})", fit) for fit, (expression, _colour) in FITNESS.items()],
+        stacked=True,
+    )
+    return [
+        coloured(marks, MARK_COLOURS),
+        coloured(fitness, {fit: colour for fit, (_expression, colour) in FITNESS.items()}),
+    ]
+
+
+def agents() -> dashboard.Dashboard:
+    return page(
+        "agents",
+        "GPU health: agents",
+        "The agents of a cluster: marks and fitness of their nodes, versions, and the nodes "
+        "without an agent.",
+        [variable("cluster", "Cluster", "autopilot_agent_info")],
+        ["Now", *_agents_now(), "Nodes", *_agents_tables(), "History", *_agents_history()],
+    )
+
+
+PAGES = {"agents": agents, "fleet": fleet, "node": node, "network": network}
 
 
 def files() -> Dict[str, str]:

@@ -9,13 +9,17 @@ its own library.
 
 from __future__ import annotations
 
+import http.server
 import json
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import agent_world
 import node as sandbox
 import pytest
 import run_world  # noqa: E402
@@ -36,10 +40,21 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.gateway
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.settings import settings_of
 from controller import ROOT, linked
 
+# agent_world makes these findable.
+from _health.knowledge import agent as agent_table
+from _health.model import Finding, Subject, concluded
+from autopilot_agent.cluster.kube import Kube
+from autopilot_agent.http.exposition import Exposition
+from autopilot_agent.passes.deep import DeepDiagnostics
+from autopilot_agent.passes.engine import Engine
+from autopilot_agent.passes.history import History
+
 # One worker runs all of it: what fills the Prometheus takes a minute.
 pytestmark = pytest.mark.xdist_group("dashboards")
 
-PAGES = ("fleet", "network", "node")
+PAGES = ("agents", "fleet", "network", "node")
+#: The job of the results of runs; agents have another.
+JOB, AGENTS_JOB = "autopilot_gpu", "autopilot-metrics-service"
 FILES = ROOT / "roles/monitoring/files/dashboards"
 
 
@@ -119,7 +134,12 @@ def test_they_can_stand_beside_each_other():
             "__interval",
             "__value",
             "__url_time_range",
+            # A group of a regular expression.
+            "1",
         }
+        if name == "agents":
+            # The link to a node's page hands on what that page chooses by.
+            used -= {"job"}
         assert used == set(variables(name)), "every variable is used, and no other"
 
 
@@ -145,13 +165,15 @@ def test_metrics_are_those_that_there_are_and_each_is_shown():
     ]
     named = {name for text in texts for name in re.findall(r"autopilot_\w+", text)}
     known = {metric.name for metric in metrics.METRICS}
-    assert named - known == set() and known - named == {"autopilot_run_info"}
+    of_agents = {metric.name for metric in agent_table.METRICS}
+    assert named - known - of_agents == set() and known - named == {"autopilot_run_info"}
+    assert {"autopilot_node_mark", "autopilot_agent_info"} <= named
 
 
 def test_labels_are_those_that_the_metrics_have():
     of = {
         metric.name: {*metric.labels, "job", "cluster", "phase", "node"}
-        for metric in metrics.METRICS
+        for metric in (*metrics.METRICS, *agent_table.METRICS)
     }
     for _page, _title, target in queries():
         for metric, matchers in re.findall(r"(autopilot_\w+)\{([^}]*)\}", target["expr"]):
@@ -314,6 +336,95 @@ def run_on_a_job(base, url):
     push_nodes(document, base, url)
 
 
+#: Marks and results of nodes that agents check; gpu-new has no agent.
+AGENTS = {
+    "gpu-pass": ("PASS", "pass"),
+    "gpu-warn": ("WARN", "unknown"),
+    "gpu-testing": ("TESTING", None),
+    "gpu-evict": ("EVICT", "fail"),
+    "gpu-late": ("PASS", "pass"),
+}
+
+
+class Expositions:
+    """What agents and kube-state-metrics offer to a Prometheus, each at a path of its own."""
+
+    def __init__(self):
+        self.texts = {name: exposition(name, *given) for name, given in AGENTS.items()}
+        self.texts["kube-state-metrics"] = kube_state_metrics()
+        texts = self.texts
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                text = texts.get(self.path.strip("/"))
+                self.send_response(200 if text else 503)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.end_headers()
+                self.wfile.write((text or "").encode())
+
+            def log_message(self, *_arguments):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+    def scrapes(self):
+        target = {"targets": [f"127.0.0.1:{self.server.server_port}"], "labels": {"cluster": "a"}}
+        return [
+            {
+                "job_name": name,
+                "metrics_path": f"/{name}",
+                "static_configs": [target],
+                "relabel_configs": [
+                    {"target_label": "job", "replacement": AGENTS_JOB if name in AGENTS else name},
+                    {"target_label": "instance", "replacement": name},
+                ],
+            }
+            for name in self.texts
+        ]
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_how):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def exposition(name, mark, status):
+    """What the agent of a node exposes after a pass with this result; None: no pass has ended."""
+    settings = agent_world.settings(NODE_NAME=name, PERIODIC_CHECKS="remapped_rows")
+    engine, history = Engine(settings), History(settings.periodic_checks, settings.repeat_seconds)
+    kube = Kube(settings.api_server)
+    marker = SimpleNamespace(current=mark, refused=0, waiting=0)
+    exposed = Exposition(
+        engine, history, kube, DeepDiagnostics(settings, engine, kube, None), marker
+    )
+    if status:
+        finding = Finding(
+            "row_remap_pending",
+            status,
+            "a row waits",
+            "reset_gpu",
+            Subject("gpu", 1, "GPU-1", "00000000:11:00.0"),
+        )
+        found = [] if status == "pass" else [finding]
+        history.note([concluded("remapped_rows", found, "")], {}, time.time(), time.monotonic())
+    return exposed.render("")[0].decode()
+
+
+def kube_state_metrics():
+    """The capacities of all nodes, and a pod that requests the GPUs of gpu-warn."""
+    capacity = "".join(
+        f'kube_node_status_capacity{{node="{name}",resource="nvidia_com_gpu",unit="integer"}} 8\n'
+        for name in [*AGENTS, "gpu-new"]
+    )
+    return capacity + (
+        'kube_pod_container_resource_requests{namespace="team",pod="train-0",node="gpu-warn",'
+        'resource="nvidia_com_gpu",unit="integer"} 8\n'
+    )
+
+
 def push_nodes(document, base, url):
     settings = settings_of({"url": url, "compatibility": True}, str(base))
     gateway = Gateway(settings)
@@ -331,7 +442,9 @@ def filled(tmp_path_factory):
     base = tmp_path_factory.mktemp("filled")
     hosts = stand_ins(_made(base / "stand-ins"))
     gateway = servers.Pushgateway(base / "gateway", arguments=["--push.disable-consistency-check"])
-    with gateway, servers.Prometheus(base / "prometheus", gateway) as prometheus:
+    with gateway, Expositions() as agents, servers.Prometheus(
+        base / "prometheus", gateway, scrapes=agents.scrapes()
+    ) as prometheus:
         prometheus.document = run_on(hosts, base / "stand-ins", gateway.url)
         run_on_a_network(_made(base / "network"), gateway.url)
         run_on_a_volume(_made(base / "volume"), gateway.url)
@@ -339,11 +452,23 @@ def filled(tmp_path_factory):
         pushed = {dict(group).get("node") for group in gateway.groups()}
         servers.eventually(
             lambda: (
-                {one["metric"].get("node") for one in prometheus.query("autopilot_node_status")}
+                {
+                    one["metric"].get("node")
+                    for one in prometheus.query(f'autopilot_node_status{{job="{JOB}"}}')
+                }
                 | {None}
                 == pushed
             )
         )
+        servers.eventually(
+            lambda: (
+                len(prometheus.query("autopilot_agent_info")) == len(AGENTS)
+                and prometheus.query("kube_node_status_capacity")
+            )
+        )
+        # The agent of gpu-late ends.
+        agents.texts["gpu-late"] = ""
+        servers.eventually(lambda: len(prometheus.query("autopilot_agent_info")) == len(AGENTS) - 1)
         yield prometheus
 
 
@@ -360,7 +485,8 @@ FIXED = {"__range": "5m", "__interval": "1s", "cluster": ".*", "phase": ".*", "u
 def resolved(text, values):
     for name in sorted(values, key=len, reverse=True):
         text = text.replace(f"${{{name}}}", values[name]).replace(f"${name}", values[name])
-    assert "$" not in text, text
+    # "$1" is a group of a regular expression.
+    assert not re.search(r"\$(?!1\b)", text), text
     return text
 
 
@@ -378,7 +504,7 @@ def offered(filled):
     """By page the values of its variables."""
     return {
         name: {
-            key: values_of(filled, one, {**FIXED, "job": "autopilot_gpu"})
+            key: values_of(filled, one, {**FIXED, "job": JOB})
             for key, one in variables(name).items()
             if one["type"] == "query"
         }
@@ -387,9 +513,10 @@ def offered(filled):
 
 
 def test_variables_offer_what_there_is(offered):
-    for name in PAGES:
+    assert offered["agents"] == {"cluster": ["a"]}
+    for name in ("fleet", "network", "node"):
         assert (offered[name]["job"], offered[name]["cluster"], offered[name]["phase"]) == (
-            ["autopilot_gpu"],
+            [AGENTS_JOB, JOB],
             ["a"],
             ["preflight"],
         )
@@ -405,10 +532,7 @@ def asked(prometheus, offered, name, expression):
     for node in offered[name]["node"] if "$node" in expression else [""]:
         for plane in offered[name]["plane"] if "$plane" in expression else [""]:
             found += prometheus.query(
-                resolved(
-                    expression,
-                    {**FIXED, "job": offered[name]["job"][0], "node": node, "plane": plane},
-                )
+                resolved(expression, {**FIXED, "job": JOB, "node": node, "plane": plane})
             )
     return found
 
@@ -483,6 +607,57 @@ def test_the_fleet_counts_as_the_run_did(filled, offered):
     assert len({0, fit.count("unfit"), fit.count("fit"), fit.count("could_not_tell")}) == 4, (
         "or it shows nothing"
     )
+
+
+def shown_nodes(filled, offered, name, title, **variables):
+    """The nodes that a panel names."""
+    expression = next(
+        target["expr"]
+        for page_of, heading, target in queries()
+        if (page_of, heading) == (name, title)
+    )
+    for key, value in variables.items():
+        expression = expression.replace(f"${key}", value)
+    return {one["metric"]["node"] for one in asked(filled, offered, name, expression)}
+
+
+def test_the_agents_page_counts_marks_fitness_and_agents(filled, offered):
+    counts = {
+        panel["title"]: int(
+            asked(filled, offered, "agents", panel["targets"][0]["expr"])[0]["value"][1]
+        )
+        for panel in panels("agents")
+        if panel["type"] == "stat"
+    }
+    assert counts == {
+        "Marked PASS": 1,
+        "Marked WARN": 1,
+        "Marked TESTING": 1,
+        "Marked EVICT": 1,
+        "Fit": 1,
+        "Unfit": 1,
+        "Unknown": 2,
+        # gpu-new has no agent, gpu-late's does not answer any more.
+        "Agents expected": 6,
+        "Agents answering": 4,
+        "Agents missing": 2,
+    }
+    away = next(
+        target["expr"]
+        for name, title, target in queries()
+        if title == "Nodes without an answering agent"
+    )
+    reasons = {
+        one["metric"]["node"]: one["value"][1] for one in asked(filled, offered, "agents", away)
+    }
+    assert reasons == {"gpu-new": "1", "gpu-late": "2"}
+
+
+def test_a_gpu_that_waits_for_a_reset_is_listed_while_nothing_uses_it(filled, offered):
+    title = "Idle GPUs with a pending repair of memory"
+    assert shown_nodes(filled, offered, "fleet", title) == {"pending", "old"}
+    # Without gpu_processes the requests of pods tell: those of gpu-warn are in use.
+    assert shown_nodes(filled, offered, "fleet", title, job=AGENTS_JOB) == {"gpu-evict"}
 
 
 def test_since_is_when_it_was_first_seen_and_stays(filled, offered):

@@ -156,12 +156,22 @@ class Pushgateway(_Server):
 
 
 class Prometheus(_Server):
-    """Scrapes a Pushgateway once a second; ``rules`` are files, ``alertmanager`` a server."""
+    """Scrapes a Pushgateway once a second; ``rules`` are files, ``alertmanager`` a server,
+    ``scrapes`` further scrape jobs.
+    """
 
     def __init__(
-        self, directory, pushgateway, rules=(), alertmanager=None, port=None, interval="1s"
+        self,
+        directory,
+        pushgateway,
+        rules=(),
+        alertmanager=None,
+        port=None,
+        interval="1s",
+        scrapes=(),
     ):
         super().__init__(directory, port)
+        self.scrapes = list(scrapes)
         self.pushgateway, self.rules, self.alertmanager, self.interval = (
             pushgateway,
             [str(rule) for rule in rules],
@@ -178,7 +188,8 @@ class Prometheus(_Server):
                     "job_name": "pushgateway",
                     "honor_labels": True,
                     "static_configs": [{"targets": [f"127.0.0.1:{self.pushgateway.port}"]}],
-                }
+                },
+                *self.scrapes,
             ],
         }
         if self.alertmanager:
