@@ -163,16 +163,19 @@ def _decide_and_act(
         decision.history[-1]["told"] = all(not trouble for trouble in outcome.values())
         result["changed"] = result["changed"] or bool(result["notified"])
     if write_down:
-        try:
-            write(options["history"], json.dumps(decision.history) + "\n")
-        except OSError as error:
-            troubles.append(
-                f"history: {options['history']} cannot be written, so the next pass counts as "
-                f"the first: {error}"
-            )
+        troubles += _kept(options["history"], decision.history)
     if troubles:
         result.update(failed=True, msg="; ".join(troubles))
     return result
+
+
+def _kept(path: str, history: list[dict[str, t.Any]]) -> list[str]:
+    """Write the history; returns why it could not be written, if so."""
+    try:
+        write(path, json.dumps(history) + "\n")
+    except OSError as error:
+        return [f"history: {path} cannot be written, so the next pass counts as the first: {error}"]
+    return []
 
 
 def _read(path: str, option: str) -> t.Any:
