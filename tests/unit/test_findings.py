@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Every code that the core can give a finding has its words, and no other has."""
+"""Every code that the core, the agent or a plugin can give a finding has its words, and no other
+has.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,25 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
     Finding,
 )
 
-CORE = Path(__file__).resolve().parents[2] / "plugins/module_utils/_health"
+ROOT = Path(__file__).resolve().parents[2]
+CORE = ROOT / "plugins/module_utils/_health"
+#: Where findings are made: the core, the resident agent, and the plugins on the controller.
+MAKERS = (
+    CORE,
+    ROOT / "src/agent/autopilot_agent",
+    *(ROOT / "plugins" / name for name in ("plugin_utils", "action", "modules")),
+)
+SOURCES = {
+    path: path.read_text(encoding="utf-8")
+    for maker in MAKERS
+    for path in sorted(maker.rglob("*.py"))
+}
+#: Text constants by name, for a code that has one.
+CONSTANTS = {
+    name: text
+    for source in SOURCES.values()
+    for name, text in re.findall(r'^([A-Z][A-Z_]+) = "([a-z0-9_]+)"$', source, re.M)
+}
 
 #: Codes that come from tables.
 TABLES = {
@@ -77,6 +97,8 @@ def words(node):
         return {node.value} if isinstance(node.value, str) else set()
     if isinstance(node, ast.IfExp):
         return words(node.body) | words(node.orelse)
+    if isinstance(node, ast.Name) and node.id in CONSTANTS:
+        return {CONSTANTS[node.id]}
     return COMPOSED.get(ast.unparse(node)) or set()
 
 
@@ -110,10 +132,9 @@ def returned(function):
 
 
 def collected():
-    """Codes by the source of the core, and expressions that this cannot follow."""
+    """Codes by the sources, and expressions that this cannot follow."""
     codes, lost = set(TABLES), set()
-    for path in sorted(CORE.rglob("*.py")):
-        source = path.read_text(encoding="utf-8")
+    for path, source in SOURCES.items():
         if "Finding(" not in source:
             continue
         tree = ast.parse(source)
@@ -169,6 +190,8 @@ def test_every_code_has_its_words():
         "power_limit_not_reported",
         "mtu_differs",
         "ports_closed",
+        # Only the resident agent makes it.
+        "peers_unread",
     } <= codes
 
 

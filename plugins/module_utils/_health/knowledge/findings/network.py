@@ -23,6 +23,13 @@ FINDINGS: Dict[str, FindingText] = {
         "iperf3 uses a full CPU core, so the link may be faster than measured.",
         "Set the option `streams` (or `minimum`) of iperf3_pairs.",
     ),
+    # ---- network: the resident agent ----
+    "peers_unread": FindingText(
+        "The agent cannot read the addresses of the other agents from the API server, so nothing "
+        "is measured. The finding says nothing about the node.",
+        "Check the API server, then the agent's rights: `kubectl auth can-i list endpointslices "
+        "-n <namespace> --as system:serviceaccount:<namespace>:autopilot`.",
+    ),
     # ---- network: the mesh ----
     "no_path": FindingText(
         "No packets get through to or from a node or one of its interfaces, or between two nodes "
