@@ -21,6 +21,7 @@ import agent_fanout  # noqa: E402
 from agent_fleet import Fleet, answer, hang, name, ok  # noqa: E402
 from agent_world import Agent, result, settings  # noqa: E402
 from _health.cluster.client import Unavailable  # noqa: E402
+from _health.model import Finding, Measurement, Subject, concluded  # noqa: E402
 from autopilot_agent.fleet import fanout  # noqa: E402
 from autopilot_agent.cluster.kube import Kube  # noqa: E402
 from autopilot_agent.fleet.peers import Peers, ring  # noqa: E402
@@ -381,16 +382,9 @@ def test_whom_many_nodes_ping():
 
 
 def test_whom_a_node_measures_with():
-    """Alone, the next one of the ring; beside a ping, the first of those who are pinged; by hand,
-    whom one says.
+    """Every selected node, in pairs; beside a ping on its own node, the first of those who are
+    pinged; by hand, whom one says.
     """
-    fleet = Fleet(4)
-    asked("/status?nodelabel=pool=h100&check=iperf", fleet)
-    assert {node: form["pingnodes"] for node, form in fleet.forms.items()} == {
-        "gpu0001": ["gpu0002"],
-        "gpu0002": ["gpu0003"],
-        "gpu0003": ["gpu0000"],
-    }
 
     async def ask(path):
         async with Fleet(3) as others, Agent(
@@ -402,10 +396,12 @@ def test_whom_a_node_measures_with():
     def runs_of(path):
         return asyncio.run(asyncio.wait_for(ask(path), 60))[:2]
 
-    assert runs_of("/iperf?nodelabel=pool=h100") == (
-        200,
-        [("iperf3_pairs", {"peers": ["gpu0001", "gpu0002"]})],
-    )
+    assert runs_of("/iperf?host=gpu0002") == (200, [("iperf3_pairs", {"peers": ["gpu0002"]})])
+    assert runs_of("/iperf") == (200, [("iperf3_pairs", {})])
+    for path in ("/iperf?nodelabel=pool=h100&minimum=90", "/iperf?workload=ring&minimum=90"):
+        status, runs = runs_of(path)
+        assert status == 200 and len(runs) == 1
+        assert runs[0][1]["minimum"] == 90 and len(runs[0][1]["peers"]) == 1
     assert runs_of("/ping?host=gpu0002") == (200, [("ping_mesh", {"peers": ["gpu0002"]})])
     assert runs_of("/ping") == (200, [("ping_mesh", {})])
     assert runs_of("/status?host=gpu0000&check=ping,iperf&pingnodes=gpu0002,gpu0001") == (
@@ -426,12 +422,99 @@ def test_whom_a_node_measures_with():
 
 
 def test_batch_and_iperf_bound_how_many_are_asked_at_once():
-    for query, most in (("batch=3", 3), ("batch=500", 8), ("", 8), ("check=iperf", 1)):
+    for query, most in (("batch=3", 3), ("batch=500", 8), ("", 8)):
         fleet = Fleet(30, seconds=0.05)
         asked(f"/status?nodelabel=pool=h100&{query}", fleet, {"AUTOPILOT_FANOUT": "8"})
         assert fleet.most == most, query
     status, text = asked("/status?check=iperf", Fleet(70))
-    assert (status, "64 at most" in text, "preflight" in text) == (400, True, True)
+    assert (status, "64 nodes at most" in text, "preflight" in text) == (400, True, True)
+
+
+def pairs_of(fleet, path, variables=None):
+    """The rows, and the pairs that other agents were asked for, in their order."""
+    order = []
+
+    def noting(answering):
+        async def behave(writer, node, form):
+            if form["check"] == ["iperf3_pairs"]:
+                order.append((node, form["pingnodes"][0]))
+            await answering(writer, node, form)
+
+        return behave
+
+    async def well(writer, node, form):
+        await asyncio.sleep(0.02)
+        checks = form["check"][0].split(",")
+        pair = checks == ["iperf3_pairs"]
+        writer.write(ok(pair_answer(node, form["pingnodes"][0]) if pair else answer(node, checks)))
+
+    for number in range(1, fleet.nodes):
+        node = name(number)
+        fleet.behaviours[node] = noting(fleet.behaviours.get(node, well))
+    status, text = asked(path + "&format=json", fleet, variables)
+    assert status == 200, text
+    return rows(text)[0], order
+
+
+def pair_answer(node, peer, bad=False):
+    labels = {"peer": peer, "plane": "net1", "address": "10.1.0.9", "direction": "transmit"}
+    rate = Measurement("pair_bandwidth", 1e9 if bad else 12e9, "bytes/s", labels)
+    fault = Finding(
+        "low_bandwidth", "fail", "8.0 of 100 Gbit/s", "watch", Subject("peer", name=peer)
+    )
+    health = concluded("iperf3_pairs", [fault] if bad else [], "well", [rate])
+    return of(node, health)
+
+
+@pytest.mark.parametrize("nodes", [2, 5, 6])
+def test_iperf_measures_every_pair_and_no_node_twice_at_once(nodes):
+    fleet = Fleet(nodes)
+    found, order = pairs_of(fleet, "/status?nodelabel=pool=h100&check=iperf")
+    asked_for = {frozenset(pair) for pair in order}
+    others = {frozenset((name(one), name(two))) for one in range(1, nodes) for two in range(1, one)}
+    assert others <= asked_for and sorted(found) == [name(number) for number in range(nodes)]
+    assert fleet.most <= nodes // 2
+    assert {row["health"][0]["check"] for row in found.values()} == {"iperf3_pairs"}
+
+
+def test_a_node_that_is_bad_in_most_pairs_fails_and_its_partners_are_warned():
+    def answers(node, peer):
+        return pair_answer(node, peer, bad="gpu0003" in (node, peer))
+
+    async def behave(writer, node, form):
+        writer.write(ok(answers(node, form["pingnodes"][0])))
+
+    fleet = Fleet(7, {name(number): behave for number in range(1, 7)})
+    found, _order = pairs_of(
+        fleet, "/iperf?host=" + ",".join(name(number) for number in range(1, 7))
+    )
+    status = {node: row["status"] for node, row in found.items()}
+    assert status.pop("gpu0003") == "fail"
+    assert set(status.values()) <= {"pass", "warn"} and "warn" in status.values()
+
+
+def test_a_node_without_an_agent_costs_its_own_row_alone():
+    fleet = Fleet(4)
+    fleet.unready = ["gpu0003"]
+    found, order = pairs_of(fleet, "/status?nodelabel=pool=h100&check=iperf,remapped")
+    assert "gpu0003" not in {node for pair in order for node in pair}
+    assert "is not ready" in found["gpu0003"]["summary"]
+    assert [one["check"] for one in found["gpu0001"]["health"]] == ["remapped_rows", "iperf3_pairs"]
+    assert found["gpu0001"]["health"][1]["status"] == "pass"
+    assert found["gpu0001"]["status"] == "pass"
+
+
+def test_other_checks_that_gave_no_result_are_not_hidden_by_iperf():
+    async def mute(writer, node, form):
+        pair = form["check"] == ["iperf3_pairs"]
+        writer.write(ok(pair_answer(node, form["pingnodes"][0]) if pair else b"nonsense"))
+
+    fleet = Fleet(3, {name(1): mute})
+    found, _order = pairs_of(fleet, "/status?nodelabel=pool=h100&check=iperf,remapped")
+    assert [(one["check"], one["status"]) for one in found["gpu0001"]["health"]] == [
+        ("remapped_rows", "unknown"),
+        ("iperf3_pairs", "pass"),
+    ]
 
 
 def test_the_list_of_agents_is_read_once_in_a_while():

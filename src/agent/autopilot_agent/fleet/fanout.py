@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import Any, AsyncGenerator, Dict, List, Optional, Sequence, Tuple, TypedDict
+from typing import Any, AsyncGenerator, Dict, List, Optional, Sequence, Set, Tuple, TypedDict
 
 import aiohttp
 
@@ -22,6 +22,9 @@ from .agent_tls import AgentTls
 from .agent_token import AgentToken
 from ..passes.engine import Busy, Engine, Pass, Stopped
 from .peers import AGAIN, Agent, Peers, ring
+from . import iperf_rounds
+from .iperf_rounds import PairResult
+from .peer_results import IPERF
 from .query import Query, Refused, for_peer
 from _health.agent.settings import AgentSettings
 from .node_row import Row, could_not_tell, judged, plain
@@ -37,8 +40,12 @@ CONNECT = 10.0
 MOST_BYTES = 256 << 10
 #: Maximum nodes that all ping each other; in larger selections each node pings this many.
 ALL_PING, SOME_PING = 64, 16
-#: Maximum nodes of an iperf request, which measures one after the other.
+#: Maximum nodes of an iperf request, which measures every pair.
 MOST_IPERF = 64
+
+
+_NO_AGENT = "no agent: none is known on this node"
+_NOT_READY = "no agent: the one on this node is not ready"
 
 
 class PeerRow(TypedDict, total=False):
@@ -99,27 +106,22 @@ class NodeStatusCollector:
         """Validate the whole request: raises `Refused`, `ApiError`."""
         if "iperf3_pairs" in query.checks and len(nodes) > MOST_IPERF:
             words = (
-                f"iperf: {len(nodes)} nodes would take hours one after the other, give "
-                f"{MOST_IPERF} at most; the playbook autopilot.gpu.preflight"
+                f"iperf: all pairs of {len(nodes)} nodes would take hours, give {MOST_IPERF} nodes "
+                "at most; the playbook autopilot.gpu.preflight"
             )
-            raise Refused(words + " measures all of them in rounds")
+            raise Refused(words + " measures a sample of the pairs")
         if set(nodes) - {self._settings.node}:
             await self._peers.agents()
 
     async def rows(self, query: Query, nodes: Sequence[str], who: str) -> AsyncGenerator[Row, None]:
-        """A row for each of the nodes, in order of arrival."""
-        at_once = (
-            1
-            if "iperf3_pairs" in query.checks
-            else min(query.batch or self._settings.fanout, self._settings.fanout)
-        )
+        """A row for each of the nodes, in order of arrival; for iperf after the last round."""
+        if IPERF in query.checks and len(nodes) > 1:
+            for row in await self._iperf_rows(query, nodes, who):
+                yield row
+            return
+        at_once = self._at_once(query)
         waiting, found = iter(nodes), asyncio.Queue[Row](at_once)
-        session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=at_once, force_close=True),
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=SILENCE),
-        )
+        session = _session(at_once)
 
         async def ask_on() -> None:
             for node in waiting:
@@ -134,6 +136,71 @@ class NodeStatusCollector:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await session.close()
+
+    def _at_once(self, query: Query) -> int:
+        return min(query.batch or self._settings.fanout, self._settings.fanout)
+
+    async def _iperf_rows(self, query: Query, nodes: Sequence[str], who: str) -> List[Row]:
+        """The rows of all nodes, whose pairs are measured in rounds: a node measures with one other
+        node at a time. Other checks of the request come first.
+        """
+        rest = tuple(name for name in query.checks if name != IPERF)
+        rows: Dict[str, Row] = {}
+        if rest:
+            async for row in self.rows(query._replace(checks=rest), nodes, who):
+                rows[row.node] = row
+        absent = await self._absent(nodes)
+        able = [node for node in nodes if node not in absent]
+        query = query._replace(checks=(IPERF,))
+        pairs: List[PairResult] = []
+        gate = asyncio.Semaphore(self._at_once(query))
+        async with _session(self._at_once(query)) as session:
+
+            async def measure(client: str, server: str) -> None:
+                asked = query._replace(pingnodes=(server,))
+                async with gate:
+                    row = await self._row(session, asked, [client, server], client, who)
+                rows.setdefault(client, row._replace(results=(), trouble=row.trouble))
+                result = next((one for one in row.results if one.check == IPERF), None)
+                pairs.append(PairResult(client, server, result, row.trouble))
+
+            for some in iperf_rounds.rounds(able, query.pingnodes):
+                await asyncio.gather(*(measure(*pair) for pair in some))
+        suspected = iperf_rounds.suspects(pairs)
+        return [
+            self._merged(node, rows.get(node), rest, pairs, suspected, absent) for node in nodes
+        ]
+
+    async def _absent(self, nodes: Sequence[str]) -> Dict[str, str]:
+        """The nodes that no pair can be measured with, and why."""
+        agents = await self._peers.agents()
+        found: Dict[str, str] = {}
+        for node in nodes:
+            agent = agents.get(node)
+            if node != self._settings.node and (agent is None or not agent.ready):
+                found[node] = _NO_AGENT if agent is None else _NOT_READY
+        return found
+
+    def _merged(
+        self,
+        node: str,
+        row: Optional[Row],
+        rest: Sequence[str],
+        pairs: Sequence[PairResult],
+        suspected: Set[str],
+        absent: Dict[str, str],
+    ) -> Row:
+        """The row of a node with the result of its pairs, after those of the ``rest``."""
+        if node in absent:
+            return row or could_not_tell(node, absent[node])
+        answered = [pair for pair in pairs if pair.client == node and pair.result]
+        if row and not row.results and not answered and row.trouble:
+            return row
+        result = iperf_rounds.node_result(node, pairs, suspected, absent)
+        before = row or could_not_tell(node, "")
+        results = before.results or [_no_result(name) for name in rest]
+        done = judged(node, [*results, result], before.endpoint, before.seconds)
+        return done._replace(without_dcgm=before.without_dcgm, testing=before.testing)
 
     async def _row(
         self, session: aiohttp.ClientSession, query: Query, nodes: List[str], node: str, who: str
@@ -200,11 +267,9 @@ class NodeStatusCollector:
         began: float,
     ) -> Row:
         if agent is None:
-            return could_not_tell(node, "no agent: none is known on this node")
+            return could_not_tell(node, _NO_AGENT)
         if not agent.ready:
-            return could_not_tell(
-                node, "no agent: the one on this node is not ready", agent.endpoint
-            )
+            return could_not_tell(node, _NOT_READY, agent.endpoint)
         return _read(
             node,
             agent,
@@ -248,6 +313,15 @@ class NodeStatusCollector:
                 f"{plain(str(answer.get('error') if isinstance(answer, dict) else answer))}"
             )
         return answer
+
+
+def _session(at_once: int) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=at_once, force_close=True),
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=SILENCE),
+    )
 
 
 def _options(query: Query) -> Dict[str, Dict[str, Any]]:
@@ -309,5 +383,9 @@ def _asked(query: Query, health: List[Any]) -> List[CheckResult]:
         result: Optional[CheckResult] = CheckResult.from_dict(one)
         if result is not None and result.check in query.checks:
             found.setdefault(result.check, result)
+    return [found.get(name) or _no_result(name) for name in query.checks]
+
+
+def _no_result(name: str) -> CheckResult:
     absent = [Finding("not_checked", UNKNOWN, "the node's agent gave no result", "watch")]
-    return [found.get(name) or concluded(name, absent, "") for name in query.checks]
+    return concluded(name, absent, "")

@@ -283,7 +283,14 @@ class HttpApi:
     async def _alone(
         self, request: web.Request, identity: Identity, query: Query
     ) -> web.StreamResponse:
-        """One check on the own node; given nodes are the peers to ping or measure with."""
+        """One check on the own node; given nodes are the peers to ping or measure with. Of several
+        nodes, iperf measures every pair.
+        """
+        if request.path == "/iperf":
+            ring = "workload" in query.options.get("iperf3_pairs", {})
+            nodes = await self._peers.wanted(query) if ring or not query.everyone else []
+            if len(nodes) > 1:
+                return await self._many(request, identity, query, nodes)
         if not query.everyone:
             query = query._replace(
                 pingnodes=tuple(
@@ -306,6 +313,11 @@ class HttpApi:
         nodes = await self._peers.wanted(query)
         if nodes == [self._settings.node]:
             return await self._own(request, identity, query, legacy_text.row_text, True)
+        return await self._many(request, identity, query, nodes)
+
+    async def _many(
+        self, request: web.Request, identity: Identity, query: Query, nodes: List[str]
+    ) -> web.StreamResponse:
         # Refuse the whole request before anything is sent.
         await self._fanout.prepare(query, nodes)
         hosts = ",".join(query.hosts) or ("all" if query.everyone else str(query.job or ""))
@@ -464,7 +476,7 @@ async def _stream(
             await _write(response, "\n")
     await _write(response, '{"nodes": [' if query.json else started)
     before = ""
-    async for row in rows:
+    async for row in _with_beats(rows, response):
         summary.add(row)
         await _write(
             response, before + json.dumps(row.to_dict()) if query.json else text(row, query)
@@ -479,6 +491,30 @@ async def _stream(
     await _write(response, f"],\n{json.dumps(last)[1:]}\n" if query.json else summary.text(seconds))
     await response.write_eof()
     return response
+
+
+async def _with_beats(rows: AsyncIterator[Row], response: web.StreamResponse) -> AsyncIterator[Row]:
+    """The rows, and an empty line every few seconds until the next one is there."""
+    while True:
+        waiting = asyncio.ensure_future(_next(rows))
+        try:
+            while not (await asyncio.wait({waiting}, timeout=BEAT))[0]:
+                await _write(response, "\n")
+            row = waiting.result()
+        finally:
+            if not waiting.done():
+                waiting.cancel()
+                await asyncio.wait({waiting})
+        if row is None:
+            return
+        yield row
+
+
+async def _next(rows: AsyncIterator[Row]) -> Optional[Row]:
+    try:
+        return await rows.__anext__()
+    except StopAsyncIteration:
+        return None
 
 
 async def _write(response: web.StreamResponse, text: str) -> None:
