@@ -79,6 +79,8 @@ options:
             or the label C(jobset.sigs.k8s.io/jobset-name) or
             C(workload.codeflare.dev/appwrapper). The proof also needs the C(Suspended) condition
             or phase that the controller of the job sets.
+          - No test runs the controllers of JobSet, AppWrapper or Kueue, only the requests for
+            these kinds.
           - Needs the rights to C(get) and C(patch) the object, and to C(list) pods in its
             namespace.
         type: dict
