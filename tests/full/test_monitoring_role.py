@@ -307,8 +307,10 @@ def test_manifests_for_a_cluster(controller, tmp_path):
         monitoring_namespace="gpu",
         monitoring_kubernetes_labels={"release": "kps"},
         monitoring_storage_class="fast",
+        **receivers(tmp_path),
     )
     assert changed(stack.converge()) > 0
+    assert (tmp_path / "manifests/autopilot-gpu-alertmanagerconfig.yml").stat().st_mode & 0o77 == 0
     objects = [
         one
         for path in sorted((tmp_path / "manifests").iterdir())
@@ -317,16 +319,130 @@ def test_manifests_for_a_cluster(controller, tmp_path):
     ]
     check_kinds(objects)
     of = {one["kind"]: one for one in objects}
-    assert of["PrometheusRule"]["spec"] == yaml.safe_load(RULES.read_text())
+    rules = of["PrometheusRule"]["spec"]
+    for rule in (one for group in rules["groups"] for one in group["rules"] if "alert" in one):
+        # By it the Prometheus operator routes an alert to the AlertmanagerConfig.
+        assert rule["labels"].pop("namespace") == "gpu"
+    assert rules == yaml.safe_load(RULES.read_text())
     assert of["ServiceMonitor"]["spec"]["endpoints"] == [
         {"port": "http", "interval": "1s", "honorLabels": True}
     ]
     check_references(of)
     check_dashboards(objects)
+    hooks = [{"url": "http://pager.example", "matchers": ["ping_mesh"]}]
+    refused = stack.converge(monitoring_webhook=hooks)
+    assert changed(refused) == -1 and "matchers: ping_mesh is invalid" in refused.stdout
+    without = stack.converge(monitoring_webhook=[], monitoring_slack=[], monitoring_email=[])
+    assert changed(without) > 0
+    assert not (tmp_path / "manifests/autopilot-gpu-alertmanagerconfig.yml").exists()
+    written = (tmp_path / "manifests/autopilot-gpu-prometheusrule.yml").read_text()
+    assert yaml.safe_load(written)["spec"] == yaml.safe_load(RULES.read_text())
     assert (
         changed(stack.converge(monitoring_state="absent")) > 0
         and not (tmp_path / "manifests").exists()
     )
+
+
+@needs_programs
+def test_alerts_go_to_the_same_receivers_in_a_cluster_and_on_a_host(controller, tmp_path):
+    """amtool reads both; on a host the role wrote the one, here the test turns the other round."""
+    manifests = {"monitoring_target": "kubernetes_manifests", "monitoring_manifests_dir": "made"}
+    given = {**receivers(tmp_path), "monitoring_namespace": "gpu"}
+    done = Stack(controller, tmp_path, **manifests, **given).converge("-vvv", "--diff")
+    assert changed(done) > 0
+    secret, config = yaml.safe_load_all(
+        (tmp_path / "made/autopilot-gpu-alertmanagerconfig.yml").read_text()
+    )
+    kept = {name: base64.b64decode(value).decode() for name, value in secret["data"].items()}
+    assert kept == {
+        "slack-1-url": "http://slack.example/T0P",
+        "webhook-1-url": "http://pager.example/K3Y",
+        "webhook-1-token": "T0K",
+        "email-1-password": "P4SS",
+    }
+    assert not [value for value in ("T0P", "K3Y", "T0K", "P4SS") if value in json.dumps(config)]
+    assert not [value for value in ("T0K", "P4SS") if value in done.stdout]
+    (tmp_path / "in-cluster.yml").write_text(yaml.safe_dump(as_alertmanager(config, kept)))
+    on_host = {**receivers(tmp_path), "monitoring_components": ["alertmanager"]}
+    stack = Stack(controller, tmp_path, **on_host)
+    for directory in (stack.etc, stack.defaults):
+        directory.mkdir()
+    assert changed(stack.converge()) > 0
+    for labels in (
+        {"severity": "critical", "kind": "node"},
+        {"severity": "critical", "kind": "mesh"},
+        {"severity": "warning", "kind": "mesh", "check": "ping_mesh"},
+        {"severity": "info", "kind": "node"},
+        {"severity": "none"},
+    ):
+        told = [
+            subprocess.run(
+                ["amtool", "config", "routes", "test", f"--config.file={path}"]
+                + [f"{name}={value}" for name, value in labels.items()],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout.split(",")
+            for path in (tmp_path / "in-cluster.yml", stack.etc / "alertmanager.yml")
+        ]
+        assert told[0] == told[1], labels
+    host = yaml.safe_load((stack.etc / "alertmanager.yml").read_text())
+    cluster = as_alertmanager(config, kept)
+    assert cluster["inhibit_rules"] == host["inhibit_rules"]
+    assert [one["title"] for one in cluster["receivers"][1]["slack_configs"]] == [
+        one["title"] for one in host["receivers"][1]["slack_configs"]
+    ]
+
+
+def receivers(directory):
+    """One of each kind, with secrets in files and in variables."""
+    for name, text in (("url", "http://slack.example/T0P\n"), ("token", "T0K\n")):
+        (directory / name).write_text(text)
+    mail = {"to": "a@example", "from": "b@example", "smarthost": "mail.example:587"}
+    return {
+        "monitoring_slack": [
+            {
+                "channel": "#gpu",
+                "api_url_file": str(directory / "url"),
+                "matchers": ['kind="mesh"', 'check=~"ping_mesh|iperf3_pairs|"'],
+            }
+        ],
+        "monitoring_webhook": [
+            {"url": "http://pager.example/K3Y", "bearer_token_file": str(directory / "token")}
+        ],
+        "monitoring_email": [{**mail, "username": "b", "password": "P4SS"}],
+    }
+
+
+def as_alertmanager(config, kept):
+    """Alertmanager's own configuration of an AlertmanagerConfig, without the matcher of its
+    namespace.
+    """
+
+    def matchers(found):
+        return [f'{one["name"]}{one["matchType"]}"{one["value"]}"' for one in found]
+
+    def turned(value):
+        if isinstance(value, list):
+            return [turned(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        if set(value) == {"name", "key"} and value["name"] == "autopilot-gpu-receivers":
+            return kept[value["key"]]
+        return {
+            names.get(key)
+            or re.sub("(?<=[a-z])[A-Z]+", lambda found: f"_{found.group()}", key).lower(): matchers(
+                one
+            )
+            if key in ("matchers", "sourceMatch", "targetMatch")
+            else {each["key"]: each["value"] for each in one}
+            if key == "headers"
+            else turned(one)
+            for key, one in value.items()
+        }
+
+    names = {"urlSecret": "url", "sourceMatch": "source_matchers", "targetMatch": "target_matchers"}
+    return turned(config["spec"])
 
 
 def check_kinds(objects):
