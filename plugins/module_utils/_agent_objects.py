@@ -53,6 +53,7 @@ OWN_LABELS = {
 CREATED_KINDS = (
     ("apps/v1", "daemonsets", "DaemonSet"),
     ("monitoring.coreos.com/v1", "servicemonitors", "ServiceMonitor"),
+    ("route.openshift.io/v1", "routes", "Route"),
     ("v1", "services", "Service"),
     ("networking.k8s.io/v1", "networkpolicies", "NetworkPolicy"),
     ("k8s.cni.cncf.io/v1", "network-attachment-definitions", "NetworkAttachmentDefinition"),

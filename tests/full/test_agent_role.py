@@ -59,6 +59,7 @@ CRDS = (
     ),
     crd("k8s.cni.cncf.io", "network-attachment-definitions", "NetworkAttachmentDefinition"),
 )
+ROUTES = (crd("route.openshift.io", "routes", "Route"),)
 
 
 @pytest.fixture
@@ -85,6 +86,25 @@ def test_what_cannot_work_is_said_before_anything_is_made(lab, clean, play):
         done = play(**variables)
         assert done.returncode == 2 and words in done.stdout, done.stdout
     assert everything(lab) == clean
+
+
+def test_a_route_needs_openshift_and_goes_with_its_option(lab, clean, play):
+    refused = play(agent_route=True)
+    told = " ".join(refused.stdout.split())
+    assert refused.returncode == 2 and "agent_route: true is refused" in told, refused.stdout
+    assert everything(lab) == clean
+    with removed_crds(lab, ROUTES):
+        load_crds(lab, ROUTES)
+        assert changed(play(agent_route=True)) > 0
+        made = lab.get("route", "autopilot-healthchecks", "-n", "autopilot")
+        assert made["spec"]["to"] == {"kind": "Service", "name": "autopilot-healthchecks"}
+        assert changed(play(agent_route=True)) == 0
+        assert changed(play()) == 1
+        assert not lab.get("routes", "-n", "autopilot")["items"]
+        assert changed(play(agent_route=True)) > 0
+        assert changed(play(agent_state="absent")) > 0
+        assert not lab.get("routes", "-A")["items"]
+        assert everything(lab).keys() == clean.keys()
 
 
 def test_a_foreign_namespace_for_pods_and_claims_is_refused_and_not_touched(lab, clean, play):

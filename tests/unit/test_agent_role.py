@@ -223,6 +223,26 @@ def test_where_the_certificate_comes_from(render, tls_apis, variables, volume):
     }
 
 
+@pytest.mark.parametrize(
+    "tls_apis, variables, termination",
+    [
+        ((), {}, "edge"),
+        (SERVICE_CA, {}, "reencrypt"),
+        (CERT_MANAGER, {}, "passthrough"),
+        (SERVICE_CA, {"agent_tls": "create"}, "passthrough"),
+        (SERVICE_CA, {"agent_tls_secret": "mine"}, "passthrough"),
+    ],
+    ids=["plain", "OpenShift", "cert-manager", "the role", "a Secret"],
+)
+def test_a_route_leads_to_the_requests_and_follows_tls(render, tls_apis, variables, termination):
+    assert "Route autopilot-healthchecks" not in render(tls_apis, **variables)
+    objects = render(tls_apis, agent_route=True, **variables)
+    spec = objects["Route autopilot-healthchecks"]["spec"]
+    (port,) = objects[f"Service {spec['to']['name']}"]["spec"]["ports"]
+    assert (spec["port"]["targetPort"], spec["to"]["kind"]) == (port["name"], "Service")
+    assert spec["tls"] == {"termination": termination}
+
+
 def test_openshift_makes_the_certificate_for_the_service_of_requests(render):
     objects = render(SERVICE_CA)
     key = "service.beta.openshift.io/serving-cert-secret-name"
