@@ -61,6 +61,15 @@ options:
       - Plain HTTP is always accepted for loopback addresses.
     type: bool
     default: false
+  push:
+    description:
+      - Whether to check also that the credentials allow a push to the repository of each image. The
+        image need not exist.
+      - Begins the upload of a layer and cancels it (C(POST) and C(DELETE) of the registry API). No
+        data is uploaded, and no image changes. A registry that does not support the cancellation
+        removes the upload later by itself; the summary reports this.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""
@@ -75,6 +84,13 @@ EXAMPLES = r"""
       - registry.example.com:5000/training/llm@sha256:7d865e959b2466918c9863afca942d0fb89d7c9ac0c99bafc3749504ded97730
     auth_file: /var/lib/kubelet/config.json
     fail_on: fail
+
+- name: Check that jobs can push their images
+  autopilot.gpu.image_registry:
+    images:
+      - registry.example.com/training/checkpoints
+    auth_file: /var/lib/kubelet/config.json
+    push: true
 """
 
 RETURN = r"""

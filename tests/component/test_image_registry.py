@@ -178,6 +178,74 @@ ACCESS = {
 }
 
 
+@pytest.mark.parametrize("guard", ["token", "basic"])
+@pytest.mark.parametrize("name", ["team/llm:v1", "team/new:v9"])
+def test_a_push_is_begun_and_cancelled(world, guard, name):
+    """Also to a repository that has no image yet."""
+    users = {"ops": "secret", "guest": "secret"}
+    with Registry(world.authority.context(), guard=guard, users=users) as registry:
+        registry.pushers = ["ops"]
+        image = f"{registry.host}/{name}"
+        allowed = look(world, image, username="ops", password="secret", push=True)
+        assert said(allowed) == ("pass", []), allowed.result
+        assert "push allowed" in allowed.result.summary
+        assert "not cancelled" not in allowed.result.summary
+        refused = look(world, image, username="guest", password="secret", push=True)
+        assert [one[:2] for one in said(refused)[1]] == [("image_registry_denied", "fail")]
+        assert "access denied to push" in refused.result.summary
+        assert registry.uploads == []
+        methods = [method for method, path, _headers in registry.asked if "/uploads/" in path]
+        assert methods == ["POST", "DELETE", "POST"]
+
+
+def test_without_the_option_no_push_is_tried(world):
+    with Registry(world.authority.context(), guard="token", users={"": ""}) as registry:
+        outcome = look(world, f"{registry.host}/team/llm:v1")
+        assert (
+            "push" not in outcome.result.summary and "pushed" not in outcome.readings["images"][0]
+        )
+        assert {method for method, _path, _headers in registry.asked} == {"GET", "HEAD"}
+        assert not [path for _method, path, _headers in registry.asked if "push" in path]
+
+
+def test_an_anonymous_reader_needs_credentials_for_a_push(world):
+    with Registry(
+        world.authority.context(), guard="token", users={"": "", "ops": "secret"}
+    ) as registry:
+        registry.pushers = ["ops"]
+        outcome = look(world, f"{registry.host}/team/llm:v1", push=True)
+    assert [one[:2] for one in said(outcome)[1]] == [("image_registry_denied", "fail")]
+    assert "no credentials are given" in outcome.result.summary
+
+
+@pytest.mark.parametrize(
+    "faults, status, words",
+    [
+        ({"cancel": 405}, "pass", "1 uploads not cancelled, the registry removes them"),
+        ({"push": 503}, "unknown", "answered 503"),
+        ({"push": (202, {}, {})}, "unknown", "answered 202"),
+        ({"push": 404}, "fail", "no such repository to push to"),
+    ],
+)
+def test_what_registries_answer_to_an_upload(world, faults, status, words):
+    with Registry(world.authority.context(), faults=faults) as registry:
+        outcome = look(world, f"{registry.host}/team/llm:v1", push=True)
+    assert outcome.result.status == status and words in outcome.result.summary, outcome.result
+
+
+def test_credentials_are_not_sent_to_the_address_of_an_upload_elsewhere(world):
+    with Registry(world.authority.context()) as elsewhere:
+        away = {"push": (202, {"Location": f"{elsewhere.url}/v2/team/llm/blobs/uploads/1"}, {})}
+        with Registry(
+            world.authority.context(), guard="basic", users={"ops": "secret"}, faults=away
+        ) as registry:
+            look(
+                world, f"{registry.host}/team/llm:v1", username="ops", password="secret", push=True
+            )
+    assert [method for method, _path, _headers in elsewhere.asked] == ["DELETE"]
+    assert all("Authorization" not in headers for _method, _path, headers in elsewhere.asked)
+
+
 @pytest.mark.parametrize("open_api", [False, True], ids=["guarded", "open api"])
 @pytest.mark.parametrize("case", ACCESS)
 def test_who_may_pull(world, case, open_api):

@@ -91,8 +91,9 @@ class Authority:
 class Registry:
     """``images`` are repositories with their tags and digests; ``guard`` is None, ``basic`` or
     ``token``; ``users`` by name with their passwords, of whom "" is anybody; ``faults`` are
-    statuses by step: api, token, manifest. ``asked`` has method, path, and the headers of every
-    request.
+    statuses by step: api, token, manifest, push, cancel. ``asked`` has method, path, and the
+    headers of every request, ``uploads`` the uploads that were begun and not cancelled. A token
+    is good for a push if it was asked for one by a user who may (``pushers``; None: everybody).
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Registry:
             open_api,
         )
         self.asked = []
+        self.uploads, self.pushers, self._begun = [], None, 0
         registry = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -127,7 +129,7 @@ class Registry:
                 if self.command != "HEAD":
                     self.wfile.write(text)
 
-            do_GET = do_HEAD = do_POST = answer
+            do_GET = do_HEAD = do_POST = do_DELETE = answer
 
             def log_message(self, *_words):
                 pass
@@ -150,6 +152,8 @@ class Registry:
     def answer(self, method, path, headers, body):
         parts = urlsplit(path)
         step = "token" if parts.path == "/token" else "api" if parts.path == "/v2/" else "manifest"
+        if "/blobs/uploads/" in parts.path:
+            step = "cancel" if method == "DELETE" else "push"
         if step in self.faults:
             fault = self.faults[step]
             return (
@@ -171,6 +175,8 @@ class Registry:
             )
         if step == "api":
             return 200, {}, {}
+        if step in ("push", "cancel"):
+            return self._upload(step, parts.path, headers)
         repository, _manifests, name = parts.path[len("/v2/") :].rpartition("/manifests/")
         if name not in self.images.get(repository, []):
             return 404, {}, _error("MANIFEST_UNKNOWN", "manifest unknown")
@@ -185,11 +191,29 @@ class Registry:
             )
         return 200, {"Docker-Content-Digest": DIGEST, "X-Kind": _MANIFEST}, {}
 
+    def _upload(self, step, path, headers):
+        given = headers.get("Authorization", "")
+        allowed = self.pushers is None or (
+            given == "Bearer good.token.push"
+            if self.guard == "token"
+            else self._user(given) in self.pushers
+        )
+        if not allowed:
+            return 403, {}, _error("DENIED", "requested access to the resource is denied")
+        if step == "push":
+            self._begun += 1
+            self.uploads.append(f"{path}{self._begun}")
+            return 202, {"Location": self.uploads[-1], "Range": "0-0"}, {}
+        if path not in self.uploads:
+            return 404, {}, _error("BLOB_UPLOAD_UNKNOWN", "blob upload unknown to registry")
+        self.uploads.remove(path)
+        return 204, {}, {}
+
     def _known(self, headers):
         given = headers.get("Authorization", "")
         if self.guard == "basic":
             return self._user(given) is not None
-        return self.guard is None or given == "Bearer good.token"
+        return self.guard is None or given in ("Bearer good.token", "Bearer good.token.push")
 
     def _user(self, given):
         if given.startswith("Basic "):
@@ -213,15 +237,10 @@ class Registry:
             )
         if headers.get("Authorization") and self._user(headers["Authorization"]) is None:
             return 401, {}, _error("UNAUTHORIZED", "incorrect username or password")
-        return (
-            200,
-            {},
-            {
-                "token": "good.token"
-                if self._user(headers.get("Authorization", "")) is not None
-                else "poor.token"
-            },
-        )
+        user = self._user(headers.get("Authorization", ""))
+        push = query["scope"][0].endswith(":pull,push") and user in (self.pushers or ())
+        good = "good.token.push" if push else "good.token"
+        return 200, {}, {"token": good if user is not None else "poor.token"}
 
     def __enter__(self):
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()

@@ -40,13 +40,11 @@ from ...times import day_of
 NAME = "image_registry"
 #: Images looked up at the same time; each has a process of its own.
 MOST_IMAGES = 32
-#: Deadline in seconds: two connection attempts each to the registry and its token service, and both
-#: answers.
+#: Deadline in seconds: two connection attempts each to the registry and its token service.
 SECONDS = 29.0
 #: Seconds for ending processes that hang.
 _ENDING = 1.5
-#: Minimum remaining days of a certificate. A judgement: automatic renewal happens a month before
-#: the end, and two weeks are enough to find out why it did not.
+#: Minimum remaining days of a certificate: automatic renewal happens a month before the end.
 EXPIRY_DAYS = 14
 
 _DAY = 86400.0
@@ -90,6 +88,8 @@ _TROUBLES: Dict[Tuple[Any, Any], Tuple[str, str, str]] = {
     ("tls", None): ("image_registry_tls", UNKNOWN, "the TLS handshake failed"),
     ("token", "denied"): ("image_registry_denied", FAIL, "access denied"),
     ("manifest", "denied"): ("image_registry_denied", FAIL, "access denied"),
+    ("push", "denied"): ("image_registry_denied", FAIL, "access denied to push"),
+    ("push", "not_found"): ("image_registry_denied", FAIL, "no such repository to push to"),
     ("manifest", "not_found"): ("image_not_found", FAIL, "the registry does not have this image"),
 }
 
@@ -128,6 +128,8 @@ class ImageReading(TypedDict, total=False):
     #: Source of the credentials.
     credentials: Optional[str]
     digest: Optional[str]
+    #: HTTP status of the cancelled upload, 0 without an answer.
+    pushed: int
     #: Seconds of the whole lookup.
     seconds: Optional[float]
     trouble: Optional[RegistryTrouble]
@@ -177,14 +179,7 @@ def judge(readings: ImageRegistryReadings, options: Options) -> CheckResult:
     if "images" not in readings:
         return concluded(
             NAME,
-            [
-                Finding(
-                    "image_registry_error",
-                    UNKNOWN,
-                    "no image was looked up: the measurement was stopped",
-                    "watch",
-                )
-            ],
+            [Finding("image_registry_error", UNKNOWN, "the measurement was stopped", "watch")],
             "",
         )
     images = [image or ImageReading() for image in readings["images"]]
@@ -202,28 +197,16 @@ def _judge_image(image: ImageReading, options: Options) -> List[Finding]:
     trouble, hung, crashed = image.get("trouble"), image.get("hung"), image.get("crashed")
     known: Mapping[str, Any] = image
     evidence = {key: known[key] for key in _EVIDENCE if key in known}
+    code, message = "image_registry_error", "the lookup did not end"
     if hung is not None and str(hung.get("what")).startswith("resolving"):
+        code = "image_registry_unresolvable"
         message = f"the resolver did not answer within {SECONDS:.0f} s"
-        return [
-            Finding("image_registry_unresolvable", UNKNOWN, message, "watch", subject, evidence)
-        ]
-    if hung is not None or crashed is not None:
-        last = (hung or crashed or HungReading()).get("what")
-        message = f"the lookup did not end; its last step: {last}"
-        return [Finding("image_registry_error", UNKNOWN, message, "watch", subject, evidence)]
-    if trouble is None:
-        if image.get("seconds") is None:
-            return [
-                Finding(
-                    "image_registry_error",
-                    UNKNOWN,
-                    "the lookup did not end",
-                    "watch",
-                    subject,
-                    evidence,
-                )
-            ]
+    elif hung is not None or crashed is not None:
+        message += f"; its last step: {(hung or crashed or HungReading()).get('what')}"
+    elif trouble is None and image.get("seconds") is not None:
         return []
+    if hung is not None or crashed is not None or trouble is None:
+        return [Finding(code, UNKNOWN, message, "watch", subject, evidence)]
     step, kind = trouble.get("step"), trouble.get("kind")
     code, status, message = (
         _TROUBLES.get((step, kind))
@@ -290,6 +273,9 @@ def _healthy(images: List[ImageReading]) -> str:
         parts.append(f"certificates until {day_of(min(ends))}")
     if any(image.get("plain") for image in images):
         parts.append("without TLS")
+    left = sum("pushed" in image and not 200 <= image["pushed"] < 300 for image in images)
+    parts += ["push allowed"] * any("pushed" in image for image in images)
+    parts += [f"{left} uploads not cancelled, the registry removes them"] * (left > 0)
     slowest = max((image.get("seconds") or 0.0 for image in images), default=0.0)
     return ", ".join([*parts, f"answered within {slowest:.1f} s"])
 
@@ -337,6 +323,7 @@ CHECK = Check(
         "auth_file": {"type": "path"},
         "ca_file": {"type": "path"},
         "insecure": {"type": "bool", "default": False},
+        "push": {"type": "bool", "default": False},
     },
     validate_options=validate_options,
     grace=0.5,
@@ -370,7 +357,7 @@ CHECK = Check(
         ),
         "image_registry_denied": FindingText(
             "The registry refuses to let the given credentials, or an anonymous user, pull the "
-            "image.",
+            "image, or push to its repository.",
             "Correct the pull secret, or the check's credentials (`auth_file`). Some registries "
             "give this answer for images that do not exist.",
         ),

@@ -19,6 +19,7 @@ import re
 import socket
 import ssl
 import time
+from functools import partial
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from urllib.parse import quote, unquote, urlencode, urljoin, urlsplit
 from urllib.request import getproxies_environment
@@ -28,10 +29,10 @@ from .bounded import ReportPipe
 from .host import Host
 from .image_reference import Reference
 
-#: Seconds to wait for each answer. Container runtimes wait longer; a registry that needs longer for
-#: a few bytes cannot be told from one that hangs, and both are reported as not answering.
+#: Seconds to wait for each answer of a few bytes. Container runtimes wait longer.
 STEP = tcp.SECONDS
 _REDIRECTS = 3
+_KINDS = {401: "denied", 403: "denied", 404: "not_found", 429: "busy"}
 #: Maximum bytes of an answer; a token has some 2 kB.
 _MOST_BYTES = 1 << 20
 _MOST_WORDS = 200
@@ -71,17 +72,11 @@ class Trouble(Exception):
         )
 
     def to_dict(self) -> Dict[str, Any]:
-        return {
-            "step": self.step,
-            "kind": self.kind,
-            "host": self.host,
-            "message": self.message,
-            "status": self.status,
-        }
+        return dict(vars(self))
 
 
 class Access(NamedTuple):
-    """How to reach registries. Files are paths on the host."""
+    """How to reach registries; files are on the host."""
 
     username: Optional[str] = None
     password: Optional[str] = None
@@ -89,6 +84,8 @@ class Access(NamedTuple):
     ca_file: Optional[str] = None
     #: Whether plain HTTP and certificates of unknown CAs are accepted.
     insecure: Optional[bool] = False
+    #: Whether a push is tried, too.
+    push: Optional[bool] = False
 
 
 class Answer(NamedTuple):
@@ -100,7 +97,7 @@ class Answer(NamedTuple):
 def examine(report: ReportPipe, reference: Reference, access: Access, host: Host) -> None:
     """Report the result of each step under its name: ``addresses``, ``proxy`` (or None), ``tls``
     (``version``, ``expires`` in seconds since the epoch, ``verified``), ``plain``, ``credentials``
-    (their source), ``digest``, ``seconds``; and ``trouble`` (see `Trouble`) where the test ended.
+    (their source), ``digest``, ``pushed``, ``seconds``; and ``trouble`` where the test ended.
     """
     began = time.monotonic()
     try:
@@ -129,13 +126,36 @@ class _Visit:
             raise self._odd("api", answer)
         own = self._reference
         path = f"/v2/{own.repository}/manifests/{quote(own.digest or own.tag, safe=':')}"
-        answer = self._manifest(path, headers)
+        ask = partial(self._ask, "manifest", "HEAD", self._url(path))
+        answer = ask({"Accept": MANIFESTS, **headers})
         if answer.status == 401 and not headers:
             # Some registries authenticate only for image paths.
-            answer = self._manifest(path, self._authorised(answer, credentials))
-        if answer.status != 200:
+            headers = self._authorised(answer, credentials)
+            answer = ask({"Accept": MANIFESTS, **headers})
+        # An image may be pushed that is not there yet.
+        if answer.status != 200 and not (self._access.push and answer.status == 404):
             raise self._odd("manifest", answer)
         self._report.send("digest", answer.headers.get("Docker-Content-Digest"))
+        if self._access.push:
+            self._push(headers, credentials)
+
+    def _push(self, headers: Dict[str, str], credentials: Optional[Dict[str, str]]) -> None:
+        """Begin an upload and cancel it."""
+        url = self._url(f"/v2/{self._reference.repository}/blobs/uploads/")
+        ask = partial(self._ask, "push", "POST", url, body=b"")
+        answer = ask(headers)
+        if answer.status == 401 and not headers:
+            headers = self._authorised(answer, credentials)
+            answer = ask(headers)
+        upload = urljoin(url, answer.headers.get("Location") or "")
+        if answer.status != 202 or upload == url:
+            raise self._odd("push", answer)
+        if urlsplit(upload)[:2] != urlsplit(url)[:2]:
+            headers = {}
+        try:
+            self._report.send("pushed", self._ask("cancel", "DELETE", upload, headers).status)
+        except Trouble:
+            self._report.send("pushed", 0)
 
     def _first(self) -> Answer:
         """``GET /v2/``; without TLS if that is accepted and the registry does not speak TLS."""
@@ -147,9 +167,6 @@ class _Visit:
         self._scheme = "http"
         self._report.send("plain", True)
         return self._ask("api", "GET", self._url("/v2/"))
-
-    def _manifest(self, path: str, headers: Dict[str, str]) -> Answer:
-        return self._ask("manifest", "HEAD", self._url(path), {"Accept": MANIFESTS, **headers})
 
     def _url(self, path: str) -> str:
         return f"{self._scheme}://{self._reference.registry}{path}"
@@ -221,7 +238,8 @@ class _Visit:
             )
         query = {
             "service": asked.get("service", ""),
-            "scope": f"repository:{self._reference.repository}:pull",
+            "scope": f"repository:{self._reference.repository}:pull"
+            + ",push" * bool(self._access.push),
         }
         query = {key: value for key, value in query.items() if value}
         if credentials and "refresh" in credentials:
@@ -265,7 +283,7 @@ class _Visit:
         headers: Optional[Dict[str, str]] = None,
         body: Optional[bytes] = None,
     ) -> Answer:
-        """The answer after redirects; credentials are not sent to another host. Raises `Trouble`."""
+        """The answer after redirects; credentials are not sent to another host."""
         headers = {"User-Agent": "autopilot.gpu", **(headers or {})}
         for _turn in range(_REDIRECTS + 1):
             self._report.send("step", step)
@@ -459,22 +477,14 @@ class _Visit:
         return context
 
     def _odd(self, step: str, answer: Answer, host: str = "") -> Trouble:
-        """The error of an unsuccessful answer, in the registry's words (``errors``: code, message)."""
+        """The error of an unsuccessful answer, in the registry's words."""
         message = f"answered {answer.status}"
         try:
             first = json.loads(answer.body)["errors"][0]
             message += f", {first.get('code')}: {first.get('message')}"
         except (ValueError, KeyError, IndexError, TypeError, AttributeError):
             pass
-        kind = (
-            "denied"
-            if answer.status in (401, 403)
-            else "not_found"
-            if answer.status == 404
-            else "busy"
-            if answer.status == 429
-            else "error"
-        )
+        kind = _KINDS.get(answer.status, "error")
         return Trouble(step, kind, host or self._reference.registry, message, answer.status)
 
 
@@ -523,9 +533,7 @@ def proxy_for(host: str, scheme: str) -> Optional[Proxy]:
 
 
 def _is_excepted(host: str, pattern: str) -> bool:
-    """True if an item of ``no_proxy`` matches: a domain with its subdomains, an address, a network,
-    or ``*``. Ports are ignored.
-    """
+    """True if an item of ``no_proxy`` matches: a domain, an address, a network, or ``*``."""
     try:
         return ipaddress.ip_address(host) in ipaddress.ip_network(pattern, strict=False)
     except ValueError:
@@ -541,8 +549,8 @@ def is_loopback(host: str) -> bool:
 
 
 def challenge_of(headers: List[str]) -> Tuple[str, Dict[str, str]]:
-    """The scheme in lower case and the parameters of ``WWW-Authenticate``; ``bearer`` is preferred
-    to ``basic``. ("", {}) if there is none.
+    """The scheme in lower case and the parameters of ``WWW-Authenticate``, ``bearer`` first;
+    ("", {}) if there is none.
     """
     found: Dict[str, Dict[str, str]] = {}
     for header in headers:
