@@ -23,6 +23,15 @@ options:
       - When not given, no taint is set, and a taint of another writer stays as long as the mark.
     type: str
     choices: [NoSchedule, PreferNoSchedule, NoExecute]
+  taint_unfit:
+    description:
+      - Whether a node that was judged unfit gets the taint C(autopilot.gpu/fitness=unfit:NoSchedule),
+        below V(EVICT) too. A node about which the checks could not tell gets none.
+      - Such nodes count in O(max_bad_share). Beyond the share a node gets no taint and an event.
+      - The taint goes when the node is no longer unfit. While it is, a writer without this option
+        leaves the taint of another writer.
+    type: bool
+    default: false
   cordon:
     description: Whether nodes that are V(EVICT) are cordoned. Only such a cordon is undone again.
     type: bool
@@ -32,8 +41,8 @@ options:
     type: bool
     default: true
   max_bad_share:
-    description: Share of the GPU nodes that may be V(EVICT) at once, from 0 to 1. One node always
-      may be.
+    description: Share of the GPU nodes that may be V(EVICT) or tainted as unfit at once, from 0 to
+      1. One node always may be.
     type: float
     default: 0.1
   namespace:

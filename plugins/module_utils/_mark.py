@@ -57,6 +57,7 @@ RULE_OPTIONS: dict[str, dict[str, t.Any]] = {
     "condition": {"type": "bool", "default": True},
     "max_bad_share": {"type": "float", "default": 0.1},
     "namespace": {"type": "str", "default": "autopilot"},
+    "taint_unfit": {"type": "bool", "default": False},
 }
 
 _SET = {"pass": PASS, "warn": WARN, "evict": EVICT}

@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import Callable, Iterable, List, Sequence
 
 from _health.cluster import mark_writer, mark_states
-from _health.knowledge.marks import EVICT, FIT, FITNESS_LABEL, MARKS, NONE, TESTING, UNFIT, UNKNOWN
+from _health.knowledge.marks import (
+    EVICT,
+    FIT,
+    FITNESS_LABEL,
+    MARKS,
+    NONE,
+    TESTING,
+    UNFIT,
+    UNFIT_EFFECT,
+    UNKNOWN,
+)
 from _health.cluster.mark_states import (
     Checked,
     Event,
@@ -94,6 +104,7 @@ def page(table: Callable[[Sequence[str], Iterable[Sequence[str]]], str]) -> str:
         label_key=rules.label_key,
         evict=EVICT,
         fitness_label=FITNESS_LABEL,
+        unfit_effect=UNFIT_EFFECT,
         share=rules.max_bad_share,
         lease=int(mark_states.MOST_LEASE // 3600),
         skew=int(mark_states.SKEW),

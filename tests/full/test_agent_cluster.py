@@ -32,6 +32,7 @@ KEY = "autopilot.ibm.com/gpuhealth"
 #: Where a node has its stand-in hardware.
 HARDWARE = "/opt/hardware"
 PENDING = {"rules": [{"gpu": 3, "call": "nvmlDeviceGetRemappedRows", "values": [0, 1, 1, 0]}]}
+FAILED_REMAP = {"rules": [{"gpu": 3, "call": "nvmlDeviceGetRemappedRows", "values": [0, 2, 0, 1]}]}
 HEALTHY: dict = {}
 VARIABLES = {
     "agent_image_repository": agent_image.NAME.rpartition(":")[0],
@@ -41,6 +42,7 @@ VARIABLES = {
     "agent_invasive_seconds": 0,
     "agent_rollout_timeout": 240,
     "agent_tls": "create",
+    "agent_taint_unfit": True,
     "agent_expected_gpus": 8,
     "agent_periodic_checks": ["gpu_count", "remapped_rows", "gpu_power"],
     "agent_volumes": [{"name": "hardware", "hostPath": {"path": HARDWARE, "type": "Directory"}}],
@@ -309,6 +311,59 @@ def test_a_fault_of_one_node_is_marked_and_measured_there_and_ends_with_the_faul
     wait_until(lambda: cluster.mark(ill) == "PASS", "the node is marked PASS again", 60)
     metrics = cluster.ask("/metrics", target=f"pod/{cluster.pod_of(ill)}", port=8081, token=False)
     assert not re.search(r'health="remapped"[^}]*\} 1(\.0)?$', metrics, re.M), metrics
+
+
+def test_a_pod_that_requests_gpus_waits_while_the_node_is_unfit(cluster):
+    name = cluster.lab.nodes[1]
+    container = {
+        "name": "c",
+        "image": agent_image.NAME,
+        "imagePullPolicy": "Never",
+        "command": ["sleep", "600"],
+        "resources": {"limits": {"nvidia.com/gpu": "1"}},
+    }
+    spec = {
+        "nodeSelector": {"kubernetes.io/hostname": name},
+        "terminationGracePeriodSeconds": 0,
+        "containers": [container],
+    }
+    metadata = {"name": "wants-gpu", "namespace": "default"}
+
+    def node():
+        found = cluster.lab.get("node", name)
+        taints = [(one["key"], one["effect"]) for one in found["spec"].get("taints", [])]
+        return found["metadata"]["labels"].get("autopilot.gpu/fitness"), taints
+
+    cluster.equip(name, FAILED_REMAP)
+    try:
+        cluster.ask(f"/status?host={name}")
+        taint = ("autopilot.gpu/fitness", "NoSchedule")
+        wait_until(lambda: node() == ("unfit", [taint]), "the node is unfit and tainted", 60)
+        assert cluster.mark(name) == "WARN"
+        cluster.lab.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+        def unscheduled():
+            status = cluster.lab.get("pod", "wants-gpu", "-n", "default")["status"]
+            return [one.get("message", "") for one in status.get("conditions", [])]
+
+        wait_until(
+            lambda: any("untolerated taint" in message for message in unscheduled()),
+            "the scheduler names the taint",
+            60,
+        )
+        cluster.equip(name, HEALTHY)
+        cluster.ask(f"/status?host={name}")
+        wait_until(lambda: node() == ("fit", []), "the node is fit without a taint", 60)
+        assert cluster.mark(name) == "PASS"
+        cluster.lab.kubectl(
+            "wait", "--for=condition=Ready", "pod/wants-gpu", "--timeout=60s", timeout=90
+        )
+    finally:
+        cluster.equip(name, HEALTHY)
+        cluster.ask(f"/status?host={name}")
+        cluster.lab.kubectl(
+            *("delete", "pod", "wants-gpu", "--ignore-not-found", "--timeout=60s"), timeout=90
+        )
 
 
 def test_the_same_preflight_runs_in_the_agents_pods(cluster, tmp_path):

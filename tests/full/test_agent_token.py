@@ -18,13 +18,14 @@ from _health.cluster import claim_objects, claim_procedures, mark_states
 from _health.cluster.client import MERGE, STRATEGIC, ApiError, Forbidden, Request, path_of
 from _health.cluster.mark_on_node import written_keys
 from _health.cluster.mark_writer import mark
+from _health.knowledge.marks import FITNESS_LABEL
 from agent_role import agent_playbook
 from autopilot_agent.cluster import gpu_reservation
 from autopilot_agent.cluster.kube import Kube
 
 SPACE, WORK = "autopilot", "autopilot-work"
 MINE, OTHER, CONTROL = "token-mine", "token-other", "token-control"
-RULES = mark_states.Rules(taint="NoSchedule", cordon=False)
+RULES = mark_states.Rules(taint="NoSchedule", cordon=False, taint_unfit=True)
 KEY = RULES.label_key
 STAND_INS = {
     "agent_volumes": [{"name": "hardware", "hostPath": {"path": "/opt/hardware"}}],
@@ -123,6 +124,7 @@ def world(request, lab, tmp_path_factory):
     )
     done = play(
         agent_taint="NoSchedule",
+        agent_taint_unfit=True,
         agent_pvc_storage_class="token-class",
         agent_node_selector={"no": "node"},
         **request.param,
@@ -198,6 +200,7 @@ def attempts_on_nodes():
         ),
         "another taint": patched(MINE, taint("example.org/x", "NoSchedule")),
         "another effect": patched(MINE, taint(KEY, "NoExecute")),
+        "another effect of unfit nodes": patched(MINE, taint(FITNESS_LABEL, "NoExecute")),
         "a cordon": patched(MINE, {"spec": {"unschedulable": True}}),
         "a provider": patched(MINE, {"spec": {"providerID": "aws://x"}}),
         "another condition": patched(MINE, condition("Ready", "True"), "status"),
@@ -398,6 +401,21 @@ def test_the_agent_marks_its_node(world):
     assert KEY not in [one["key"] for one in good["spec"].get("taints", [])]
     conditions = {one["type"]: one["status"] for one in bad["status"]["conditions"]}
     assert (conditions["GPUHealthy"], conditions["Ready"]) == ("False", "True")
+
+
+def test_the_agent_taints_its_unfit_node_and_removes_the_taint_when_the_node_is_fit(world):
+    async def run():
+        found = []
+        async with world.kube() as kube:
+            for status in ("pass", "unknown", "fail", "unknown", "pass"):
+                event = mark_states.Checked(status, "x", code="row_remap_failure")
+                await kube.run(mark(MINE, event, RULES, time.time, f"agent/{MINE}"))
+                taints = world.lab.get("node", MINE)["spec"].get("taints", [])
+                found.append([one for one in taints if one["key"] == FITNESS_LABEL])
+        return found
+
+    unfit = {"key": FITNESS_LABEL, "value": "unfit", "effect": "NoSchedule"}
+    assert asyncio.run(run()) == [[], [], [unfit], [unfit], []]
 
 
 def test_the_agent_reserves_its_gpus_and_releases_them(world):

@@ -390,6 +390,7 @@ def test_what_the_operator_adds_is_in_the_pod(render):
     assert spec["tolerations"] == [
         {"operator": "Exists"},
         {"key": "autopilot.ibm.com/gpuhealth", "operator": "Exists"},
+        {"key": "autopilot.gpu/fitness", "operator": "Exists"},
     ]
     assert template["metadata"]["annotations"] == {"a": "b"}
     assert {one["name"] for one in spec["volumes"]} == {"tmp", "peers", "v"} and spec["containers"][
@@ -538,13 +539,19 @@ def test_pods_and_claims_are_in_a_namespace_that_is_always_restricted(render):
 
 
 def test_every_key_that_a_mark_writes_is_in_the_policy_and_a_taint_only_where_it_is_on(render):
-    for variables, effects in (({}, []), ({"agent_taint": "NoSchedule"}, ["NoSchedule"])):
+    mark, unfit = f"{Rules().label_key}:NoExecute", "autopilot.gpu/fitness:NoSchedule"
+    for variables, taints in (
+        ({}, []),
+        ({"agent_taint": "NoExecute"}, [mark]),
+        ({"agent_taint_unfit": True}, [unfit]),
+        ({"agent_taint": "NoExecute", "agent_taint_unfit": True}, [mark, unfit]),
+    ):
         objects = render(**variables)
         policy = objects["ValidatingAdmissionPolicy autopilot-agent-nodes"]["spec"]
         text = " ".join(one["expression"] for one in policy["validations"])
         for keys in written_keys(Rules()).values():
             assert json.dumps(keys) in text
-        assert f"t.effect in {json.dumps(effects)}" in text
+        assert f"t.key + ':' + t.effect in {json.dumps(taints)})" in text
         assert policy["failurePolicy"] == "Fail"
         for name in objects:
             kind, _space, own = name.partition(" ")

@@ -56,8 +56,9 @@ def test_defaults_are_those_of_the_documentation(path):
         settings.cordon,
         settings.condition,
         settings.taint,
+        settings.taint_unfit,
         settings.max_bad_share,
-    ) == (True, False, True, "", 0.1)
+    ) == (True, False, True, "", False, 0.1)
     assert (settings.auth_required, settings.open_metrics, settings.fanout) == (True, True, 32)
     assert settings.api_server == "https://10.0.0.1:443" and settings.api_token_file.endswith(
         "/serviceaccount/token"

@@ -792,6 +792,51 @@ def test_a_writer_that_wants_no_taint_and_no_cordon_leaves_those_of_a_node_out_o
     assert not taints(node) and "unschedulable" not in node["spec"] and condition(node) == "Unknown"
 
 
+UNFIT_TAINT = ("autopilot.gpu/fitness", "unfit", "NoSchedule")
+TAINT_UNFIT = Rules(taint_unfit=True)
+LOST = Checked("fail", "x", code="gpu_lost")
+
+
+@pytest.mark.parametrize("case", FITNESS)
+def test_the_taint_of_unfit_nodes_follows_the_fitness_and_is_off_by_default(case):
+    events, _mark, wanted, *_condition = FITNESS[case]
+    for rules in (RULES, TAINT_UNFIT):
+        node = a_node(taints=[{"key": "theirs", "value": "x", "effect": "NoSchedule"}])
+        for event in events:
+            node, _decision = told(node, event, rules)
+        ours = [UNFIT_TAINT] if rules.taint_unfit and wanted == "unfit" else []
+        assert taints(node) == [("theirs", "x", "NoSchedule"), *ours]
+        assert mark_writer.takes_place(node["metadata"], RULES) == bool(
+            ours or label(node) == EVICT
+        )
+        assert told(node, Refresh(), rules)[1].patch is None
+
+
+def test_a_writer_without_the_taint_of_unfit_nodes_leaves_it_until_the_node_is_fit():
+    node, _decision = told(a_node(), LOST, TAINT_UNFIT)
+    node, _decision = told(node, Checked("unknown"), RULES)
+    node, _decision = told(node, Refresh(), RULES)
+    assert taints(node) == [UNFIT_TAINT] and mark_writer.takes_place(node["metadata"], RULES)
+    node, _decision = told(node, Checked("pass"), RULES)
+    assert not taints(node) and not mark_writer.takes_place(node["metadata"], RULES)
+
+
+def test_a_taint_of_an_unfit_node_needs_a_place_and_without_one_the_label_says_unfit():
+    fit, _decision = told(a_node(), Checked("pass"), TAINT_UNFIT)
+    assert mark_on_node.decide(fit, LOST, TAINT_UNFIT, NOW, "me").needs_place
+    node, decision = told(fit, LOST, TAINT_UNFIT, refusal="2 of 20")
+    assert (label(node), fitness(node), taints(node)) == ("WARN", "unfit", [])
+    assert (decision.refused, decision.untainted, decision.needs_place) == ("", "2 of 20", False)
+    # An agent's look at a node without news does not count the nodes again; the next checks do.
+    assert not told(node, Refresh(), TAINT_UNFIT)[1].needs_place
+    node, decision = told(node, LOST, TAINT_UNFIT)
+    assert decision.needs_place and taints(node) == [UNFIT_TAINT]
+    assert not told(node, LOST, TAINT_UNFIT)[1].needs_place
+    # The place of a tainted node is not needed twice by the writer, who leaves the node out.
+    evicted, decision = told(node, Set(EVICT), TAINT_UNFIT)
+    assert decision.needs_place and taints(evicted) == [UNFIT_TAINT]
+
+
 def test_a_condition_of_another_program_is_left_where_none_is_wanted():
     node = a_node("PASS")
     node["status"]["conditions"].append(
@@ -847,7 +892,7 @@ def test_the_result_of_a_diagnostic_stands_where_ibm_autopilot_had_it(outcome, w
 
 def test_a_refused_evict_warns_and_says_why():
     begun, _decision = told(a_node("PASS"), Began("mine", HOUR))
-    assert mark_on_node.decide(begun, Ended("mine", "fatal", 3), ALL, NOW, "me").evicts
+    assert mark_on_node.decide(begun, Ended("mine", "fatal", 3), ALL, NOW, "me").needs_place
     node, decision = told(
         begun,
         Ended("mine", "fatal", 3, (), "PCIe of GPU 3"),
@@ -871,7 +916,7 @@ def test_a_refused_evict_warns_and_says_why():
     )
     # Who is EVICT needs no place to stay so.
     evicted, _decision = told(a_node("EVICT"), Refresh())
-    assert not mark_on_node.decide(evicted, Set(EVICT, "again"), ALL, NOW, "me").evicts
+    assert not mark_on_node.decide(evicted, Set(EVICT, "again"), ALL, NOW, "me").needs_place
 
 
 def test_long_words_are_cut():

@@ -235,4 +235,5 @@ def _rules(settings: AgentSettings) -> Rules:
         condition=settings.condition,
         max_bad_share=settings.max_bad_share,
         namespace=settings.namespace,
+        taint_unfit=settings.taint_unfit,
     )

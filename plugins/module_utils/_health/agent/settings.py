@@ -102,9 +102,11 @@ class AgentSettings:
     label_key: str
     #: Effect of the taint on EVICT nodes; "" for no taint.
     taint: str
+    #: Whether unfit nodes get a NoSchedule taint, within the share.
+    taint_unfit: bool
     cordon: bool
     condition: bool
-    #: Maximum share of GPU nodes that may be EVICT at the same time, 0 to 1.
+    #: Maximum share of GPU nodes that may be EVICT or tainted as unfit at the same time, 0 to 1.
     max_bad_share: float
     auth_required: bool
     open_metrics: bool
@@ -159,6 +161,7 @@ class AgentSettings:
             mark_nodes=read.flag("AUTOPILOT_MARK_NODES", True),
             label_key=read.parsed("AUTOPILOT_LABEL_KEY", DEFAULT_LABEL, _label_key),
             taint=read.one_of("AUTOPILOT_TAINT", "", ("",) + TAINTS),
+            taint_unfit=read.flag("AUTOPILOT_TAINT_UNFIT", False),
             cordon=read.flag("AUTOPILOT_CORDON", False),
             condition=read.flag("AUTOPILOT_CONDITION", True),
             max_bad_share=read.number("AUTOPILOT_MAX_BAD_SHARE", 0.1, 0.0, 1.0),

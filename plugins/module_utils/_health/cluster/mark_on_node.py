@@ -25,6 +25,7 @@ from ..knowledge.marks import (
     PASS,
     TESTING,
     UNFIT,
+    UNFIT_EFFECT,
     UNKNOWN,
     WARN,
 )
@@ -105,6 +106,8 @@ class MarkRecord(TypedDict, total=False):
     failed: int
     fitness: str
     code: str
+    #: True if the node has the taint of unfit nodes, and thus a place in the share.
+    tainted: bool
 
 
 class Decision(NamedTuple):
@@ -116,12 +119,15 @@ class Decision(NamedTuple):
     before: str
     #: Why the event was refused, or "".
     refused: str = ""
-    #: True if the node becomes EVICT, which needs a free place in the share first.
-    evicts: bool = False
+    #: True if the node becomes EVICT or gets the taint of unfit nodes, which needs a free place in
+    #: the share first.
+    needs_place: bool = False
     patch: Optional[ApiObject] = None
     status_patch: Optional[ApiObject] = None
     #: True if more than the condition's heartbeat changes.
     changes: bool = False
+    #: Why an unfit node has no taint although the rules want one, or "".
+    untainted: str = ""
 
 
 # ---- names ----
@@ -162,7 +168,7 @@ def written_keys(rules: Rules) -> Dict[str, List[str]]:
     return {
         "labels": written_labels(rules),
         "annotations": written_annotations(rules),
-        "taints": [rules.label_key],
+        "taints": [rules.label_key, FITNESS_LABEL],
         "conditions": [CONDITION],
     }
 
@@ -197,6 +203,14 @@ def _record(node: NodeObject, rules: Rules) -> Optional[MarkRecord]:
     except ValueError:
         return None
     return decode(MarkRecord, found) if found else None
+
+
+def takes_place(metadata: ObjectMetadata, rules: Rules) -> bool:
+    """True if a node with this metadata counts in the share: it is EVICT or tainted as unfit."""
+    node = NodeObject(metadata=metadata)
+    if mark_of(_labels(node).get(rules.label_key)) == EVICT:
+        return True
+    return bool((_record(node, rules) or MarkRecord()).get("tainted"))
 
 
 def _test(given: Optional[RecordedTest]) -> Optional[Test]:
@@ -274,8 +288,8 @@ def decide(
     run: str = "",
     refusal: str = "",
 ) -> Decision:
-    """Apply an event to a Node object; ``refusal`` says why the node may not become EVICT. Raises
-    ValueError for an invalid event.
+    """Apply an event to a Node object; ``refusal`` says why the share has no place for the node.
+    Raises ValueError for an invalid event.
     """
     node = decode(NodeObject, given)
     was = _state_of(node, rules, now)
@@ -286,20 +300,11 @@ def decide(
         and was.mark != EVICT
     )
     if evicts and refusal:
-        evicts, refused, failed = False, refusal, state.failed
-        state = was
-        if isinstance(event, TestingEnded):
-            reason = f"not marked EVICT because {refusal}: {event.reason}"
-            state = was._replace(
-                mark=WARN,
-                reason=reason,
-                by=by,
-                run=run,
-                since=was.since if was.mark == WARN else now,
-                test=None,
-                failed=failed,
-            )
-    spec = _spec(node, state, rules)
+        evicts, refused = False, refusal
+        state = _without_evict(was, state, event, refusal, now, by, run)
+    taints = _taints_unfit(node, state, event, rules)
+    untainted = refusal if taints else ""
+    spec = _spec(node, state, rules, bool(taints and not refusal))
     if "unschedulable" in spec:
         state = state._replace(cordoned=True if spec["unschedulable"] else None)
     elif state.mark == EVICT and rules.cordon and state.cordoned is None:
@@ -308,7 +313,8 @@ def decide(
         state = state._replace(cordoned=None)
     gone = isinstance(event, Removed)
     labels: Wanted = {rules.label_key: state.mark or None, FITNESS_LABEL: fitness_of(state) or None}
-    annotations: Wanted = {record_key(rules): None if gone else _recorded(state)}
+    tainted = _has_fitness_taint(spec["taints"] or [] if "taints" in spec else _taints(node))
+    annotations: Wanted = {record_key(rules): None if gone else _recorded(state, tainted)}
     if isinstance(event, TestingEnded) and event.outcome != "unknown":
         key = result_key(rules, event.level)
         word = "PASS" if event.outcome == "pass" else "ERR"
@@ -320,7 +326,55 @@ def decide(
     patch = _patch_of(node, labels, annotations, spec)
     status_patch, turns = _condition(node, state, rules, now, beats=not isinstance(event, Refresh))
     return Decision(
-        state, was.mark, refused, evicts, patch or None, status_patch, bool(patch) or turns
+        state,
+        was.mark,
+        refused,
+        evicts or (taints and not refusal and state.mark != EVICT),
+        patch or None,
+        status_patch,
+        bool(patch) or turns,
+        untainted,
+    )
+
+
+def _without_evict(
+    was: State, state: State, event: Event, refusal: str, now: float, by: str, run: str
+) -> State:
+    """The state of a node that the share keeps from EVICT: WARN if a deep diagnostic failed."""
+    if not isinstance(event, TestingEnded):
+        return was
+    return was._replace(
+        mark=WARN,
+        reason=f"not marked EVICT because {refusal}: {event.reason}",
+        by=by,
+        run=run,
+        since=was.since if was.mark == WARN else now,
+        test=None,
+        failed=state.failed,
+    )
+
+
+def _taints(node: NodeObject) -> List[Dict[str, Any]]:
+    return node.get("spec", {}).get("taints", [])
+
+
+def _is_fitness_taint(taint: Dict[str, Any]) -> bool:
+    return (taint.get("key"), taint.get("value")) == (FITNESS_LABEL, UNFIT)
+
+
+def _has_fitness_taint(taints: List[Dict[str, Any]]) -> bool:
+    return any(_is_fitness_taint(taint) for taint in taints)
+
+
+def _taints_unfit(node: NodeObject, state: State, event: Event, rules: Rules) -> bool:
+    """True if the node lacks the taint of unfit nodes. A refresh adds none: each look of an agent
+    would count the nodes of the cluster where the share is used up.
+    """
+    return (
+        rules.taint_unfit
+        and fitness_of(state) == UNFIT
+        and not isinstance(event, Refresh)
+        and not _has_fitness_taint(_taints(node))
     )
 
 
@@ -343,7 +397,7 @@ def _patch_of(node: NodeObject, labels: Wanted, annotations: Wanted, spec: ApiOb
     return patch
 
 
-def _recorded(state: State) -> Optional[str]:
+def _recorded(state: State, tainted: bool = False) -> Optional[str]:
     """The record of a state; None if there is nothing to record."""
     if state == State(state.mark) or (state.mark == NONE and state.test is None):
         return None
@@ -372,12 +426,15 @@ def _recorded(state: State) -> Optional[str]:
         record["fitness"] = state.fitness
     if state.code:
         record["code"] = state.code
+    if tainted:
+        record["tainted"] = True
     return json.dumps(record, sort_keys=True)
 
 
-def _spec(node: NodeObject, state: State, rules: Rules) -> ApiObject:
+def _spec(node: NodeObject, state: State, rules: Rules, taints_unfit: bool) -> ApiObject:
     """The changes of taints and cordon. A taint with our key and the value EVICT is managed here,
-    also if a person set it. While the mark stays, rules without a taint leave an existing taint.
+    also if a person set it, and so is the taint of unfit nodes. While the mark or the fitness stays,
+    rules without a taint leave an existing taint.
     """
     spec = node.get("spec", {})
     changes: ApiObject = {}
@@ -394,6 +451,10 @@ def _spec(node: NodeObject, state: State, rules: Rules) -> ApiObject:
         (taint.get("key"), taint.get("effect")) == (rules.label_key, effect) for taint in kept
     ):
         kept = kept + [{"key": rules.label_key, "value": EVICT, "effect": effect}]
+    if fitness_of(state) != UNFIT:
+        kept = [taint for taint in kept if not _is_fitness_taint(taint)]
+    elif taints_unfit:
+        kept = kept + [{"key": FITNESS_LABEL, "value": UNFIT, "effect": UNFIT_EFFECT}]
     if kept != taints:
         changes["taints"] = kept or None
     if MARKS[state.mark].out_of_service:
@@ -460,7 +521,9 @@ def shown(given: ApiObject, rules: Rules) -> Dict[str, Any]:
             if key in written_annotations(rules)
         },
         "taints": [
-            taint for taint in spec.get("taints", []) if taint.get("key") == rules.label_key
+            taint
+            for taint in spec.get("taints", [])
+            if taint.get("key") in (rules.label_key, FITNESS_LABEL)
         ],
         "unschedulable": bool(spec.get("unschedulable")),
         "condition": {name: condition[0].get(name) for name in ("status", "reason", "message")}

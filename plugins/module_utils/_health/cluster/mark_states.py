@@ -51,10 +51,13 @@ class Rules(NamedTuple):
     cordon: bool = False
     #: Whether the node condition GPUHealthy is written.
     condition: bool = True
-    #: Maximum share of GPU nodes that may be EVICT at the same time; one node is always allowed.
+    #: Maximum share of GPU nodes that may be EVICT or tainted as unfit at the same time; one node is
+    #: always allowed.
     max_bad_share: float = 0.1
     #: Namespace of the Lease that enforces the share.
     namespace: str = "autopilot"
+    #: Whether a node that was judged unfit gets a NoSchedule taint, within the share.
+    taint_unfit: bool = False
 
 
 def validate_rules(rules: Rules) -> None:

@@ -3,9 +3,9 @@
 """Mark a node of a cluster, as procedures for the API server (see `client`).
 
 Each write carries the resourceVersion of what was read, so that one of two concurrent writers must
-read and decide again. The number of EVICT nodes is limited by places in the annotation of one
-Lease: a writer first takes a place, by a write that fails if another writer took one meanwhile, and
-then marks the node. A place expires soon after its owner died.
+read and decide again. The number of nodes that are EVICT or tainted as unfit is limited by places in the annotation
+of one Lease: a writer first takes a place, by a write that fails if another writer took one
+meanwhile, and then marks the node. A place expires soon after its owner died.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 from fractions import Fraction
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from ..knowledge.marks import CONDITION_REASON, EVICT
+from ..knowledge.marks import CONDITION_REASON
 from .client import (
     ApiObject,
     MERGE,
@@ -34,7 +34,7 @@ from .client import (
     path_of,
 )
 from .mark_states import SKEW, Event, Refresh, Removed, Rules, State, validate_rules
-from .mark_on_node import Decision, decide, mark_of, shown
+from .mark_on_node import Decision, decide, shown, takes_place
 from ..lenient import mapping, number, parse_json
 from ..times import stamp_of
 
@@ -91,6 +91,8 @@ def mark(
             yield from _leave(name, rules, clock)
         if decision.refused:
             yield from _report(name, decision.refused, clock)
+        elif decision.untainted:
+            yield from _report(name, f"not tainted as unfit: {decision.untainted}", clock)
         if isinstance(event, Removed):
             yield from _forget(rules, clock)
     return Marked(
@@ -108,7 +110,7 @@ def _decided(
     for attempt in range(TRIES):
         node = yield Request("GET", path_of(NODES, name))
         decision = decide(node, event, rules, clock(), by, run, refusal)
-        if decision.evicts and not placed:
+        if decision.needs_place and not placed:
             refusal = yield from _place(name, rules, clock, dry)
             placed = not refusal and not dry
             decision = decide(node, event, rules, clock(), by, run, refusal)
@@ -207,46 +209,50 @@ def places(lease: Optional[ApiObject], now: float) -> Dict[str, float]:
 
 
 def most_evicted(rules: Rules, nodes: int) -> int:
-    """The number of nodes that may be EVICT at the same time, of this many GPU nodes."""
+    """The number of nodes that may be EVICT or tainted as unfit at the same time, of this many GPU
+    nodes.
+    """
     return max(1, int(Fraction(str(rules.max_bad_share)) * nodes))
 
 
 def census(rules: Rules) -> Procedure[Tuple[List[str], int]]:
-    """The EVICT nodes, and the number of GPU nodes: with the GPU label, or with a mark."""
+    """The nodes that are EVICT or tainted as unfit, and the number of GPU nodes: with the GPU label,
+    or with a mark.
+    """
 
-    def name_and_mark(node: ApiObject) -> List[Tuple[str, str]]:
+    def name_and_place(node: ApiObject) -> List[Tuple[str, bool]]:
         metadata = metadata_of(node)
-        return [
-            (metadata.get("name", ""), mark_of(metadata.get("labels", {}).get(rules.label_key)))
-        ]
+        return [(metadata.get("name", ""), takes_place(metadata, rules))]
 
-    marks: Dict[str, str] = {}
+    nodes: Dict[str, bool] = {}
     for selector in (GPU_NODES, rules.label_key):
         query = {"labelSelector": selector}
-        marks.update(
-            (yield from items(path_of(NODES), query, metadata_only=True, keep=name_and_mark))
+        nodes.update(
+            (yield from items(path_of(NODES), query, metadata_only=True, keep=name_and_place))
         )
-    return sorted(name for name, found in marks.items() if found == EVICT), len(marks)
+    return sorted(name for name, found in nodes.items() if found), len(nodes)
 
 
 def _place(name: str, rules: Rules, clock: Callable[[], float], dry: bool) -> Procedure[str]:
-    """Take a place for a node that is to become EVICT; returns why there is none, or ""."""
+    """Take a place for a node that is to become EVICT or to get the taint of unfit nodes; returns
+    why there is none, or "".
+    """
     try:
         for attempt in range(TRIES):
-            # Read the Lease before the nodes: a node whose place was released meanwhile is EVICT by
+            # Read the Lease before the nodes: a node whose place was released meanwhile is marked by
             # now.
             lease = yield from _lease(rules)
-            evicted, nodes = yield from census(rules)
+            counted, nodes = yield from census(rules)
             taken = places(lease, clock())
-            others = sorted({*evicted, *taken} - {name})
+            others = sorted({*counted, *taken} - {name})
             most = most_evicted(rules, nodes)
             if len(others) >= most:
                 few = ", ".join(others[:_MOST_NAMES]) + (
                     ", ..." if len(others) > _MOST_NAMES else ""
                 )
                 return (
-                    f"{len(others)} of {nodes} GPU nodes are already EVICT ({few}), expected "
-                    f"at most {most} (max_bad_share {rules.max_bad_share})"
+                    f"{len(others)} of {nodes} GPU nodes are already EVICT or tainted as unfit "
+                    f"({few}), expected at most {most} (max_bad_share {rules.max_bad_share})"
                 )
             if dry:
                 return ""
@@ -260,7 +266,7 @@ def _place(name: str, rules: Rules, clock: Callable[[], float], dry: bool) -> Pr
                     raise
                 yield after_conflict(attempt)
     except (Forbidden, Invalid, NotFound) as error:
-        return f"the EVICT nodes could not be counted: {error}"
+        return f"the nodes that are EVICT or tainted as unfit could not be counted: {error}"
     raise Unavailable(f"{_lease_path(rules)}: another client wrote first {TRIES} times in a row")
 
 

@@ -17,6 +17,8 @@ NONE, PASS, WARN, TESTING, EVICT = "", "PASS", "WARN", "TESTING", "EVICT"
 #: could not be told. Its values.
 FITNESS_LABEL = "autopilot.gpu/fitness"
 FIT, UNFIT, UNKNOWN = "fit", "unfit", "unknown"
+#: The effect of the optional taint on unfit nodes: its key is the fitness label, its value UNFIT.
+UNFIT_EFFECT = "NoSchedule"
 #: The code of a node that a deep diagnostic found unfit.
 DIAGNOSTIC_FAILED = "deep_diagnostic_failed"
 
