@@ -38,9 +38,11 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.mark
     written_keys,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.agents_without_dcgm import (
-    AgentWithoutDcgm,
-    agents_in,
+    ReportingAgent,
+    nodes_by_version,
+    reports_in,
     summary_of,
+    without_dcgm,
 )
 
 #: Labels of every object that the role creates.
@@ -156,7 +158,7 @@ def survey(
         foreign = (yield from _foreign_objects(name)) if there else []
         orphans += left
         others[name] = [one for one in foreign if one not in temporary]
-    without_dcgm: list[AgentWithoutDcgm] = (yield from _without_dcgm(namespace)) if found else []
+    reports: list[ReportingAgent] = (yield from _reports(namespace)) if found else []
     marked: set[str] = set()
     written = written_keys(Rules(label_key=label_key))
     for key in written["labels"]:
@@ -176,7 +178,8 @@ def survey(
             {str(one.get("namespace")) for one in bound.get("subjects") or []} - {namespace}
         ),
         "marked_nodes": sorted(marked),
-        "without_dcgm": summary_of(without_dcgm),
+        "dcgm_versions": nodes_by_version(reports),
+        "without_dcgm": summary_of(without_dcgm(reports)),
         "tls_ca": (yield from _ca_of(namespace, tls_secret)) if found and tls_secret else "",
     }
 
@@ -217,14 +220,14 @@ def certificates_in(encoded: t.Any) -> str:
     return "".join(f"{one}\n" for one in _CERTIFICATE.findall(text))
 
 
-def _without_dcgm(namespace: str) -> Procedure[list[AgentWithoutDcgm]]:
-    """Return the agents without dcgmi, by the status of their pods. Of each pod only the report is
+def _reports(namespace: str) -> Procedure[list[ReportingAgent]]:
+    """Return the agents with a report, by the status of their pods. Of each pod only the report is
     kept.
     """
-    found: list[AgentWithoutDcgm] = yield from items(
+    found: list[ReportingAgent] = yield from items(
         _path("v1", "pods", namespace),
         {"labelSelector": SELECTOR},
-        keep=lambda pod: agents_in([pod]),
+        keep=lambda pod: reports_in([pod]),
     )
     return found
 

@@ -120,6 +120,14 @@ tls_ca:
   description: The CA certificates of O(tls_secret) in PEM; empty without any.
   type: str
   returned: always
+dcgm_versions:
+  description:
+    - The nodes of the agents by the version of DCGM in their image, V(none) without C(dcgmi), and
+      V(unknown) when C(dcgmi --version) fails or the agent is of an earlier release.
+    - An agent without a report is not listed.
+  type: dict
+  returned: always
+  sample: {4.2.3: [gpu01, gpu02], none: [gpu07]}
 without_dcgm:
   description:
     - The agents whose image has no C(dcgmi), according to the termination message of the init

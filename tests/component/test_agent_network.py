@@ -46,6 +46,14 @@ STEPS = {
     "dead": {"check": PING, "pods": pods(gpu04={"ips": [DEAD]})},
     "lossy": {"check": PING, "pods": pods(gpu04={"ips": [LOSSY]})},
     "own": {"check": PING, "pods": pods(gpu02={"ips": [DEAD]}, gpu03={"ips": [LOSSY]})},
+    "second interface": {
+        "check": PING,
+        "pods": {
+            "gpu01": both(1),
+            "gpu02": {"networks": {"eth0": ["10.1.0.2"], "net1": [DEAD]}},
+            "gpu03": {"networks": {"eth0": ["10.1.0.3"], "net1": [LOSSY]}},
+        },
+    },
     "no annotation": {
         "check": PING,
         "pods": {"gpu01": both(1), "gpu02": both(2), "gpu03": {"ips": ["10.1.0.3"]}},
@@ -165,6 +173,16 @@ def test_trouble_with_most_peers_is_this_nodes(told):
     one = told["own"]
     assert (one["result"]["status"], findings(one)[0]) == ("fail", ("no_path", "fail", "eth0"))
     assert one["text"].startswith("[PING] FAIL: ")
+
+
+def test_a_dead_second_interface_is_found_by_a_pass_that_names_nobody(told):
+    """As the periodic pass, whose options are empty: the pod network is well."""
+    one = told["second interface"]
+    assert (one["result"]["status"], findings(one)[0]) == ("fail", ("no_path", "fail", "net1"))
+    assert {line for line in one["lines"] if " eth0 " in line} == {
+        "Node gpu02 10.1.0.2 eth0 0",
+        "Node gpu03 10.1.0.3 eth0 0",
+    }
 
 
 def test_a_pod_without_the_annotation_is_pinged_where_it_is(told):

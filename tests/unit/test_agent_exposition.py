@@ -290,3 +290,12 @@ def test_both_formats_are_what_they_say():
         ["promtool", "check", "metrics"], input=text, capture_output=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+@pytest.mark.parametrize("given, shown", [((), "none"), (("4.2.3",), "4.2.3")])
+def test_the_version_of_dcgm_in_the_image_is_a_label(given, shown):
+    world = Agent()
+    seen = (world.engine, world.history, world.kube, world.deep, None, None)
+    text = Exposition(*seen, *given).render("")[0].decode()
+    [line] = [one for one in text.splitlines() if one.startswith("autopilot_agent_info{")]
+    assert f'dcgm="{shown}"' in line and line.endswith(" 1.0")

@@ -8,7 +8,11 @@ import json
 
 import pytest
 from _health.cluster import agents_without_dcgm
+from autopilot_agent.dcgm_version import dcgm_version
 from _health.cluster.agents_without_dcgm import (
+    nodes_by_version,
+    reports_in,
+    without_dcgm,
     AgentWithoutDcgm,
     agent_in_answer,
     agents_in,
@@ -44,11 +48,11 @@ def test_agent_info_reads_the_report_that_the_init_container_writes(tmp_path):
     )
     assert agents_in([pod(message.read_text())]) == [AgentWithoutDcgm("gpu07", ())]
     program = tmp_path / "dcgmi"
-    program.write_text("#!/bin/sh\n")
+    program.write_text("#!/bin/sh\necho; echo 'dcgmi  version: 4.2.3'\n")
     program.chmod(0o755)
     report.main({**VARIABLES, "PATH": str(tmp_path)}, message)
     assert (
-        json.loads(message.read_text()) == {"dcgmi": True, "left_out": []}
+        json.loads(message.read_text()) == {"dcgmi": True, "left_out": [], "version": "4.2.3"}
         and agents_in([pod(message.read_text())]) == []
     )
 
@@ -142,3 +146,33 @@ def test_the_message_names_at_most_five_nodes_and_the_build_arguments():
         "n0, n1, n2, n3, n4 and 3 more"
         in summary_of([AgentWithoutDcgm(f"n{number}", BOTH) for number in range(8)])["message"]
     )
+
+
+def test_nodes_are_listed_by_the_version_of_dcgm_in_their_image():
+    reports = {
+        "gpu02": report_of(True, (), "4.2.3"),
+        "gpu01": report_of(True, (), "4.2.3"),
+        "gpu03": report_of(False, BOTH, "none"),
+        # An agent of an earlier release, and one whose dcgmi does not tell.
+        "gpu04": json.dumps({"dcgmi": True, "left_out": []}),
+        "gpu05": report_of(True, (), "\x1b[31m4.2.3.9.9.9"),
+        "gpu06": json.dumps({"dcgmi": "yes"}),
+    }
+    found = reports_in([pod(message, node) for node, message in reports.items()])
+    assert nodes_by_version(found) == {
+        "4.2.3": ["gpu01", "gpu02"],
+        "none": ["gpu03"],
+        "unknown": ["gpu04", "gpu05"],
+    }
+    assert [agent.node for agent in without_dcgm(found)] == ["gpu03"]
+
+
+@pytest.mark.parametrize(
+    "script, version",
+    [("echo 'dcgmi  version: 4.6.0'", "4.6.0"), ("exit 1", "unknown"), (None, "none")],
+)
+def test_the_version_is_that_of_the_program(script, version, tmp_path):
+    if script:
+        (tmp_path / "dcgmi").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "dcgmi").chmod(0o755)
+    assert dcgm_version({"PATH": str(tmp_path)}) == version

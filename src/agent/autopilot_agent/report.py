@@ -19,6 +19,8 @@ from _health.cluster.agents_without_dcgm import report_of
 
 from _health.agent.settings import AgentSettings
 
+from .dcgm_version import dcgm_version
+
 #: The file from which the kubelet reads the termination message of a container.
 MESSAGE = Path("/dev/termination-log")
 
@@ -30,7 +32,10 @@ def main(environ: Mapping[str, str], message: Path = MESSAGE) -> int:
     # The agent reports an invalid setting when it starts.
     with contextlib.suppress(ValueError, OSError):
         settings = AgentSettings.from_environment(environ)
-        message.write_text(report_of(settings.has_dcgmi, settings.left_out), encoding="utf-8")
+        version = dcgm_version(environ)
+        message.write_text(
+            report_of(settings.has_dcgmi, settings.left_out, version), encoding="utf-8"
+        )
     return 0
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import time
 from typing import List, Optional
@@ -18,6 +19,7 @@ from _health.cluster.mark_states import Rules
 from _health.model import PASS, SKIP, UNKNOWN
 from _health.cluster.agents_without_dcgm import AgentWithoutDcgm, summary_of
 
+from .dcgm_version import dcgm_version
 from .fleet.agent_tls import AgentTls
 from .http import http_api
 from .fleet import network_checks
@@ -53,7 +55,13 @@ class Service:
         self.deep = DeepDiagnostics(settings, self.engine, self.kube, self.marker)
         self._tls = AgentTls(settings)
         self.exposition = Exposition(
-            self.engine, self.history, self.kube, self.deep, self.marker, self._tls
+            self.engine,
+            self.history,
+            self.kube,
+            self.deep,
+            self.marker,
+            self._tls,
+            dcgm_version(os.environ),
         )
         self.engine.reserve = self.deep.reserved if settings.pod else None
         for part in (volume_claim, network_checks):

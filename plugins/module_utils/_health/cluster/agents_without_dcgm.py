@@ -8,7 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypedDict
+from typing import (
+    Any,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    TypedDict,
+)
 
 from ..knowledge.dcgm import BUILD_ARGUMENTS
 from .api_objects import PodObject
@@ -24,6 +35,9 @@ CONTAINER = "report"
 #: Maximum bytes of a termination message (the limit of Kubernetes), and maximum nodes that the
 #: message names.
 _MOST_BYTES, _MOST_NAMES = 4096, 5
+#: The version of DCGM in an image without dcgmi, and where dcgmi does not tell its version.
+NO_DCGM, _UNKNOWN = "none", "unknown"
+_VERSION = re.compile(r"(?<![\d.])\d{1,4}\.\d{1,4}(?:\.\d{1,4})?(?![\d.])")
 _NODE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
@@ -39,6 +53,7 @@ class AgentReport(TypedDict, total=False):
 
     dcgmi: bool
     left_out: List[str]
+    version: str
 
 
 class DcgmSummary(TypedDict, total=False):
@@ -49,20 +64,56 @@ class DcgmSummary(TypedDict, total=False):
     message: str
 
 
-def report_of(has_dcgmi: bool, left_out: Sequence[str]) -> str:
-    """Return an agent's report as JSON."""
-    return json.dumps({"dcgmi": has_dcgmi, "left_out": list(left_out)})
-
-
-def agents_in(pods: Iterable[Any]) -> List[AgentWithoutDcgm]:
-    """Return the agents without dcgmi, by the reports in the status of the pods. Ignore a pod that
-    is being deleted or has no valid report.
+class ReportingAgent(NamedTuple):
+    """An agent with a report: its node, the version of DCGM in its image (`NO_DCGM` without), and
+    the keys of `LEFT_OUT` that its defaults leave out.
     """
-    found = [_agent_in(decode(PodObject, pod)) for pod in pods]
+
+    node: str
+    version: str
+    left_out: Tuple[str, ...]
+
+
+def report_of(has_dcgmi: bool, left_out: Sequence[str], version: str = "") -> str:
+    """Return an agent's report as JSON."""
+    return json.dumps({"dcgmi": has_dcgmi, "left_out": list(left_out), "version": version})
+
+
+def version_in(text: str) -> str:
+    """Return the first version in a text such as the output of ``dcgmi --version``."""
+    found = _VERSION.search(text)
+    return found.group() if found else _UNKNOWN
+
+
+def reports_in(pods: Iterable[Any]) -> List[ReportingAgent]:
+    """Return the agents with a report in the status of their pods. Ignore a pod that is being
+    deleted or has no valid report.
+    """
+    found = [_report_in(decode(PodObject, pod)) for pod in pods]
     return [agent for agent in found if agent is not None]
 
 
-def _agent_in(pod: PodObject) -> Optional[AgentWithoutDcgm]:
+def without_dcgm(agents: Iterable[ReportingAgent]) -> List[AgentWithoutDcgm]:
+    """Return those of the agents that have no dcgmi."""
+    return [
+        AgentWithoutDcgm(agent.node, agent.left_out) for agent in agents if agent.version == NO_DCGM
+    ]
+
+
+def agents_in(pods: Iterable[Any]) -> List[AgentWithoutDcgm]:
+    """Return the agents without dcgmi, see `reports_in`."""
+    return without_dcgm(reports_in(pods))
+
+
+def nodes_by_version(agents: Iterable[ReportingAgent]) -> Dict[str, List[str]]:
+    """Return the nodes of the agents by the version of DCGM in their image."""
+    found: Dict[str, List[str]] = {}
+    for agent in sorted(agents):
+        found.setdefault(agent.version, []).append(agent.node)
+    return dict(sorted(found.items()))
+
+
+def _report_in(pod: PodObject) -> Optional[ReportingAgent]:
     node = pod.get("spec", {}).get("nodeName", "")
     if not _NODE.fullmatch(node) or pod.get("metadata", {}).get("deletionTimestamp"):
         return None
@@ -73,11 +124,11 @@ def _agent_in(pod: PodObject) -> Optional[AgentWithoutDcgm]:
                 report = decode(AgentReport, parse_json(message))
             except ValueError:
                 return None
-            return (
-                AgentWithoutDcgm(node, known_in(report.get("left_out")))
-                if report.get("dcgmi") is False
-                else None
-            )
+            has_dcgmi = report.get("dcgmi")
+            if has_dcgmi is None:
+                return None
+            version = version_in(report.get("version", "")) if has_dcgmi else NO_DCGM
+            return ReportingAgent(node, version, known_in(report.get("left_out")))
     return None
 
 

@@ -46,7 +46,11 @@ METRICS: Tuple[AgentMetric, ...] = (
         ("source",),
     ),
     AgentMetric(
-        "autopilot_agent_info", GAUGE, "1, with the version of the collection.", ("version",)
+        "autopilot_agent_info",
+        GAUGE,
+        "1, with the versions of the collection and of DCGM in the agent's image (none: the image "
+        "has no dcgmi).",
+        ("version", "dcgm"),
     ),
     AgentMetric(
         CERTIFICATE_END, GAUGE, "When the certificate of the agent ends, in seconds since 1970."

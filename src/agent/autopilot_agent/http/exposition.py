@@ -17,6 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from _health import VERSION
+from _health.cluster.agents_without_dcgm import NO_DCGM
 from _health.fleet.output import metrics
 from _health.knowledge import agent as table
 from _health.fleet.output.metrics import Sample
@@ -47,6 +48,7 @@ class Exposition(Collector):
         deep: DeepDiagnostics,
         marker: Optional[NodeMarker],
         tls: Optional[AgentTls] = None,
+        dcgm: str = NO_DCGM,
     ) -> None:
         self._engine, self._history, self._kube, self._deep, self._marker = (
             engine,
@@ -56,6 +58,7 @@ class Exposition(Collector):
             marker,
         )
         self._tls = tls
+        self._dcgm = dcgm
         self._node = engine.settings.node
         self._sources: Counter[str] = Counter()
         self._requests: Counter[Tuple[str, str]] = Counter()
@@ -142,7 +145,7 @@ class Exposition(Collector):
             )
         return [
             *(Sample(name, {}, float(value)) for name, value in values.items()),
-            Sample("autopilot_agent_info", {"version": VERSION}, 1.0),
+            Sample("autopilot_agent_info", {"version": VERSION, "dcgm": self._dcgm}, 1.0),
             *(
                 Sample(table.NODE_MARK, {"mark": mark}, float(marker.current == mark))
                 for mark in MARKS
