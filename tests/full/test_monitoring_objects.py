@@ -23,6 +23,7 @@ OPERATOR = (
     crd(GROUP, "alertmanagerconfigs", "AlertmanagerConfig", version="v1alpha1"),
 )
 SPACE = ("-n", "watching")
+URL = "http://slack.example/K3Y"
 KINDS = "deployments,services,configmaps,secrets,persistentvolumeclaims"
 OPERATORS_KINDS = "prometheusrules,servicemonitors,alertmanagerconfigs"
 
@@ -74,17 +75,18 @@ def names(lab, kinds):
     return set(lab.kubectl("get", kinds, *SPACE, *chosen).stdout.split())
 
 
-def test_objects_are_applied_followed_and_removed(lab, space, play):
+def test_objects_are_applied_followed_and_removed(lab, space, play, tmp_path):
     refused = play()
     told = " ".join(refused.stdout.split())
     assert refused.returncode == 2 and "no PrometheusRule" in told, refused.stdout
     assert not names(lab, KINDS)
     load_crds(lab, OPERATOR)
-    hook = {"monitoring_webhook": [{"url": "http://pager.example/K3Y"}]}
+    (tmp_path / "url").write_text(URL)
+    hook = {"monitoring_slack": [{"channel": "#gpu", "api_url_file": str(tmp_path / "url")}]}
     made = play("-vvv", "--diff", **hook)
-    assert changed(made) == 1 and "K3Y" not in made.stdout.replace(json.dumps(hook), ""), (
-        made.stdout
-    )
+    assert changed(made) == 1, made.stdout
+    for text in (URL, base64.b64encode(URL.encode()).decode()):
+        assert text not in made.stdout
     found = names(lab, f"{KINDS},{OPERATORS_KINDS}")
     assert {
         "alertmanagerconfig.monitoring.coreos.com/autopilot-gpu",
@@ -98,7 +100,7 @@ def test_objects_are_applied_followed_and_removed(lab, space, play):
         ),
     } <= found
     kept = lab.get("secret", "autopilot-gpu-receivers", *SPACE)["data"]
-    assert base64.b64decode(kept["webhook-1-url"]) == b"http://pager.example/K3Y"
+    assert base64.b64decode(kept["slack-1-url"]).decode() == URL
     assert changed(play(**hook)) == 0
     # Without receivers their objects go, and nothing else.
     assert changed(play()) > 0
