@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
-from agent_world import result  # noqa: E402
+from agent_world import result, settings  # noqa: E402
 from _health.node.checks import ping_mesh  # noqa: E402
 from _health.model import CheckResult  # noqa: E402
 from autopilot_agent.cluster import addresses  # noqa: E402
-from autopilot_agent.fleet import peer_results  # noqa: E402
+from autopilot_agent.fleet import network_checks, peer_results  # noqa: E402
 from autopilot_agent.http import legacy_text  # noqa: E402
 from autopilot_agent.fleet.peer_results import Way  # noqa: E402
 
@@ -239,3 +240,15 @@ def test_a_result_about_no_address_stays_what_it_is():
         "fping is not installed",
         [],
     )
+
+
+@pytest.mark.parametrize(
+    "gpus, model", [([{"name": "H100"}, {"name": "H100"}], "H100"), ([], ""), (None, "")]
+)
+def test_the_gauge_of_a_peer_has_the_predecessors_labels(gpus, model):
+    engine = SimpleNamespace(node={"cpu_model": "EPYC", "gpus": gpus})
+    network = network_checks.Network(settings(), None, engine)
+    network._unreachable = {"gpu02": 1.0}
+    [sample] = network.samples()
+    labels = {"health": "ping", "cpumodel": "EPYC", "gpumodel": model, "deviceid": "gpu02"}
+    assert (sample.metric, sample.labels, sample.value) == ("autopilot_health_checks", labels, 1.0)

@@ -21,6 +21,7 @@ from _health.node.framework.driver_findings import mishap_findings
 from _health.knowledge.cluster import SELECTOR
 from _health.cluster.client import ApiError, path_of
 from _health.fleet.output.metrics import COMPATIBILITY, Sample
+from _health.lenient import mappings_in
 from _health.model import FAIL, NODE, SKIP, UNKNOWN, WARN, CheckResult, Finding, concluded
 
 from ..passes import worker_client
@@ -117,12 +118,18 @@ class Network:
     def samples(self) -> Iterable[Sample]:
         """IBM Autopilot's gauge by peer: 1 if pings fail."""
         cpu = str(self._engine.node.get("cpu_model") or "")
+        # As of the other values without a GPU of their own: the model of the node's first GPU.
+        gpu = next((str(one.get("name") or "") for one in mappings_in(self._gpus)), "")
         for node, value in self._unreachable.items():
             yield Sample(
                 COMPATIBILITY.name,
-                {"health": "ping", "cpumodel": cpu, "gpumodel": "", "deviceid": node},
+                {"health": "ping", "cpumodel": cpu, "gpumodel": gpu, "deviceid": node},
                 value,
             )
+
+    @property
+    def _gpus(self) -> Any:
+        return self._engine.node.get("gpus")
 
     async def _still_there(
         self, raw: CheckResult, ways: List[Way], pods: Dict[str, Optional[Pod]]
