@@ -88,7 +88,7 @@ COMPOSED = {
 }
 #: Codes of other findings, which are collected where these are made, and what is read from a
 #: document.
-HANDED_ON = {"code", "one.code", "finding.code", "trouble.code"}
+HANDED_ON = {"code", "one.code", "first.code", "finding.code", "trouble.code"}
 
 
 def words(node):
