@@ -443,6 +443,53 @@ def test_no_more_nodes_than_the_share_are_evict_however_many_come_at_once(place)
     assert "AutopilotMarkRefused" in refused and "are already EVICT" in refused
 
 
+def test_no_more_nodes_than_the_share_are_tainted_as_unfit_however_many_come_at_once(place):
+    place.rules = place.rules._replace(taint_unfit=True, max_bad_share=0.1)
+    nodes = place.bare_nodes(20)
+
+    def tainted():
+        found = [place.read(name) for name in nodes]
+        assert {node["metadata"]["labels"]["autopilot.gpu/fitness"] for node in found} == {"unfit"}
+        return [
+            node["metadata"]["name"]
+            for node in found
+            if "autopilot.gpu/fitness" in [one["key"] for one in node["spec"].get("taints", ())]
+        ]
+
+    async def life():
+        async with contextlib.AsyncExitStack() as agents:
+            several = [await agents.enter_async_context(place.agent()) for _node in range(4)]
+            for name, agent in zip(nodes, itertools.cycle(several)):
+                await tell(agent, place, name, mark_states.Checked("pass"))
+            _none, total = await several[0].run(mark_writer.census(place.rules))
+            most = mark_writer.most_evicted(place.rules, total)
+            lost = mark_states.Checked("fail", "GPU 3", code="row_remap_failure")
+            done = await asyncio.gather(
+                *(
+                    tell(agent, place, name, lost)
+                    for name, agent in zip(nodes, itertools.cycle(several))
+                )
+            )
+            assert {(marked.mark, marked.refused) for marked in done} == {("WARN", "")}
+            have = tainted()
+            assert len(have) == most
+            # A tainted node is lost already, so it may become EVICT; another node may not.
+            other = next(name for name in nodes if name not in have)
+            refused = await tell(several[0], place, other, mark_states.Set("EVICT"))
+            assert "are already EVICT or tainted as unfit" in refused.refused
+            evicted = await tell(several[0], place, have[0], mark_states.Set("EVICT"))
+            assert evicted.mark == "EVICT"
+            # The taint of a node that is fit again is free for the next.
+            await tell(several[0], place, have[0], mark_states.Set("PASS"))
+            await tell(several[0], place, other, lost)
+            await tell(several[0], place, have[0], lost)
+            assert sorted(tainted()) == sorted([*have[1:], other])
+        return have[0]
+
+    described = place.lab.kubectl("describe", "node", asyncio.run(life())).stdout
+    assert "not tainted as unfit" in described
+
+
 def test_where_the_share_cannot_be_counted_nothing_is_evict_and_nothing_is_hidden(place):
     name = place.node()
     place.lab.kubectl("-n", place.name, "delete", "rolebinding", place.name)
@@ -463,6 +510,6 @@ def test_where_the_share_cannot_be_counted_nothing_is_evict_and_nothing_is_hidde
     marked = asyncio.run(life())
     assert (
         marked.mark == "WARN"
-        and "the EVICT nodes could not be counted" in marked.refused
+        and "the nodes that are EVICT or tainted as unfit could not be counted" in marked.refused
         and "forbidden" in marked.refused
     )
