@@ -148,6 +148,12 @@ LIES = {
         "missed",
     ),
     "other verdict": ({"fit": "fit"}, ["verdict: unfit, not fit"], None),
+    "other words": ({"says": ["all is well"]}, ["not said: all is well"], None),
+    "other decision": (
+        {"passes": [1], "decision": "warn_owner"},
+        ["decision: stop, not warn_owner"],
+        None,
+    ),
     "no such node": (
         {"node": {"gpus": 99}},
         ["ScenarioError: gpus: 99 is invalid; expected a number from 0 to 8"],

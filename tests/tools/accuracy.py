@@ -14,12 +14,17 @@ A file of ``tests/accuracy`` is a list of entries:
     node      the scenario of the node, see tests/sandbox/node.py
     checks    what to run beside all passive checks
     options   {check: {option: value}}
+    nhc       a configuration file of NHC, from which options and expected_gpus are taken; a
+              measuring check that it asks for runs if ``checks`` has it
     expected_gpus  how many GPUs the inventory says, where it is not as many as there are
     expect    [[check, code, subject, status, action]]: the check that must find this, and that
               nothing else from ``warn`` up may be found by any. A subject is the index of a GPU,
               null for the node, or a name (a bus id for what has none). Other checks may find the
               same too: a lost GPU is lost to all.
     fit       what the verdict must be, where it does not follow from ``expect``
+    says      [texts] that must be in the messages of what is found from ``warn`` up
+    passes    [hours] between passes beside a job that all find this, by the policy that stops a
+              job for a fault seen twice; ``decision`` is what the last must decide
     before    the scenario of the node at a snapshot, with which ``node`` is compared
     alike     how many nodes of this scenario are in the run; what the run says counts as said of
               the node
@@ -50,11 +55,16 @@ CORPUS = ROOT / "tests" / "accuracy"
 sys.path.insert(0, str(ROOT / "tests" / "sandbox"))
 import node as sandbox  # noqa: E402
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import nhc, registry  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import node_changes  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import runner  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import store  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.job_decision import (
+    STOP,
+    JobPolicy,
+    decide,
+)  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
     NodeAnswer,
 )  # noqa: E402
@@ -102,6 +112,10 @@ _KEYS = {
     "fit",
     "before",
     "alike",
+    "nhc",
+    "says",
+    "passes",
+    "decision",
 }
 #: The lines of a document between which the table stands.
 BEGIN, END = "<!-- accuracy: begin -->", "<!-- accuracy: end -->"
@@ -109,6 +123,8 @@ BEGIN, END = "<!-- accuracy: begin -->", "<!-- accuracy: end -->"
 _PATIENCE = 120
 #: Where the nodes are written: hundreds of small files each, ten times as fast in memory.
 _SHELF = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+#: Checks of no pass, which run where a scenario names them.
+_BY_REQUEST = ("gpu_activity", "iperf3_pairs")
 #: The directory from which the loader takes the stand-in libraries, once and for all scenarios.
 _LIBRARIES = "ACCURACY_LIBRARIES"
 
@@ -150,6 +166,9 @@ class Scenario(NamedTuple):
     expected_gpus: Optional[int] = None
     before: Optional[Dict[str, Any]] = None
     alike: int = 1
+    says: Tuple[str, ...] = ()
+    passes: Tuple[float, ...] = ()
+    decision: str = ""
 
 
 class Comparison(NamedTuple):
@@ -236,9 +255,14 @@ def _expanded(where: str, entry: Dict[str, Any]) -> Iterator[Scenario]:
         rows = tuple(Row(*row) for row in filled["expect"] or ())
         wanted, options, fit = (
             tuple(filled["checks"] or ()),
-            filled["options"] or {},
+            dict(filled["options"] or {}),
             filled["fit"] or _fitness(rows),
         )
+        expected_gpus = filled["expected_gpus"]
+        if filled["nhc"]:
+            taken = nhc.read(filled["nhc"])
+            options.update(taken.options)
+            expected_gpus = taken.expected_gpus
         yield Scenario(
             name,
             entry["kind"],
@@ -247,9 +271,12 @@ def _expanded(where: str, entry: Dict[str, Any]) -> Iterator[Scenario]:
             options,
             rows,
             fit,
-            filled["expected_gpus"],
+            expected_gpus,
             filled["before"],
             filled["alike"] or 1,
+            tuple(filled["says"] or ()),
+            tuple(filled["passes"] or ()),
+            filled["decision"] or "",
         )
 
 
@@ -354,7 +381,7 @@ def _look(
         for name in registry.names_of_pass()
         if registry.load(name).intrusion == PASSIVE or name in scenario.checks
     ]
-    chosen += [name for name in ("gpu_activity",) if name in scenario.checks]
+    chosen += [name for name in _BY_REQUEST if name in scenario.checks]
     settings = dict(
         expected_gpus=scenario.expected_gpus or built.scenario["gpus"] or None,
         nvml_library=built.library,
@@ -435,6 +462,30 @@ def found_in(results: List[Dict[str, Any]]) -> List[Row]:
     return list(dict.fromkeys(rows))
 
 
+def unsaid_in(results: List[Dict[str, Any]], texts: Iterable[str]) -> List[str]:
+    """The texts that no message of a finding from ``warn`` up has."""
+    messages = [
+        finding["message"]
+        for result in results
+        for finding in result["findings"]
+        if finding["status"] in (WARN, UNKNOWN, FAIL)
+    ]
+    return [text for text in texts if not any(text in message for message in messages)]
+
+
+def decision_of(results: List[Dict[str, Any]], hours: Iterable[float]) -> str:
+    """What passes with these results decide about a job, with the hours between them."""
+    moment, history, decision = 1_700_000_000.0, None, ""
+    for number, pause in enumerate((0.0, *hours)):
+        moment += 3600 * pause
+        run = identify_run(str(number), "ongoing", moment, moment, False)
+        answer = NodeAnswer("node0", [CheckResult.from_dict(result) for result in results], {}, {})
+        report = judge_run(run, [answer], Policy())
+        decided = decide(report, JobPolicy(on_fail=STOP), history)
+        history, decision = decided.history, decided.decision
+    return decision
+
+
 def compare(expected: Iterable[Row], found: Iterable[Row]) -> Comparison:
     """The truth against what was found. What is nearly right (the same code of another GPU, or of
     this one with another status or action) is one difference, not a miss and a false alarm.
@@ -486,7 +537,7 @@ def run(
     """
     import pynvml  # noqa: F401 - so that no scenario has to
 
-    for name in (*registry.names_of_pass(), "gpu_activity"):
+    for name in (*registry.names_of_pass(), *_BY_REQUEST):
         registry.load(name)
     by_name = {scenario.name: scenario for scenario in scenarios}
     # Those that measure wait most of their time: for the GPUs to be idle, twice.
@@ -523,7 +574,12 @@ class Tally:
             self.differences.append(f"{scenario.name}: {trouble}")
             return
         comparison, fit = compare(scenario.expect, found_in(results)), fitness(results)
-        self.kinds[scenario.kind]["exact"] += comparison.exact and fit == scenario.fit
+        unsaid = unsaid_in(results, scenario.says)
+        decision = decision_of(results, scenario.passes) if scenario.decision else ""
+        wrong_decision = decision != scenario.decision
+        self.kinds[scenario.kind]["exact"] += (
+            comparison.exact and fit == scenario.fit and not unsaid and not wrong_decision
+        )
         for column, rows in (
             ("right", comparison.right),
             ("missed", comparison.missed),
@@ -546,6 +602,8 @@ class Tally:
             f"wrong status or action: {row}; found {other.status}, {other.action}"
             for row, other in comparison.wrong_action
         ]
+        said += [f"not said: {text}" for text in unsaid]
+        said += [f"decision: {decision}, not {scenario.decision}"] if wrong_decision else []
         said += [f"verdict: {fit}, not {scenario.fit}"] if fit != scenario.fit else []
         self.differences += [f"{scenario.name}: {words}" for words in said]
 
