@@ -16,6 +16,11 @@ description:
   - V(fail) for wrong results, at any speed.
   - Memory bandwidth is compared with a figure for the GPU model, and with GPUs of the same model in
     the node when at least three were measured.
+  - The check fails below DCGM's minimum for the model (C(minimum_bandwidth) of
+    C(diag-skus.yaml.in)), or below half of the model's data sheet where DCGM has none.
+  - No data sheet of NVIDIA was found for H20, H20-3e, L20 and L2, so their peaks are the press's and
+    resellers' figures. No reliable figure was found for AX800 and RTX 6000D, which are compared only
+    with the other GPUs of the node; the option O(minimum) sets a figure.
   - Arithmetic rates are compared only with GPUs of the same model in the node and in the fleet, and
     warn at most. They are lower than the rates in a data sheet, because the same kernels run on
     every GPU since Volta.

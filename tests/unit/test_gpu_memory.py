@@ -391,6 +391,11 @@ def test_the_table_is_consistent_and_knows_the_models():
     assert memory_bandwidth_of(NEW) is None and memory_bandwidth_of(None) is None
 
 
+@pytest.mark.parametrize("name", ["NVIDIA AX800", "NVIDIA RTX 6000D"])
+def test_a_model_without_a_published_figure_is_not_taken_for_its_relative(name):
+    assert memory_bandwidth_of(name) is None
+
+
 #: Names of models whose names begin alike.
 ALIKE = (
     "NVIDIA GB300|NVIDIA GB200|NVIDIA H100 NVL|NVIDIA A100-SXM4-80GB|NVIDIA A10|NVIDIA A40|"
