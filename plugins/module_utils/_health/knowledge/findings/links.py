@@ -24,7 +24,8 @@ FINDINGS: Dict[str, FindingText] = {
     ),
     "rack_fabric_degraded": FindingText(
         "All nodes of an NVLink domain report a degraded NVSwitch fabric: one fault of the rack. "
-        "Its nodes have a warning each.",
+        "Its nodes have a warning each. Only the playbooks that check several nodes compare them; an "
+        "agent judges its node alone and reports `fabric_degraded`.",
         "Check the rack's switch trays and the log of its fabric manager or NMX controller. Run no "
         "job over several nodes of the rack until it is repaired.",
     ),
