@@ -13,6 +13,8 @@ import itertools
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import agent_world
@@ -126,8 +128,10 @@ class Place:
         number = next(_numbers)
         self.node, self.agent = f"{self.name}-gpu{number}", f"agent-{number}"
         self.hold = f"{self.holds}/{gpu_reservation.name_of(self.node)}"
-        #: What the kubelet makes of the hold pod, and the hold pods that it has seen.
-        self.answer, self.seen = {"phase": "Running"}, []
+        #: What the kubelet makes of the hold pod, the hold pods that it has seen, and the program of
+        #: the one that runs DCGM, at an address of its own.
+        self.answer, self.seen, self.program = {"phase": "Running"}, [], None
+        self.address = f"127.{os.getpid() % 250 + 1}.{number // 250}.{number % 250 + 1}"
         self.lab.make_node(self.node)
 
     def end(self):
@@ -152,10 +156,33 @@ class Place:
                     if not self.seen or self.seen[-1]["metadata"]["uid"] != pod["metadata"]["uid"]:
                         self.seen.append(pod)
                     if pod["metadata"].get("deletionTimestamp"):
+                        self.kill()
                         await kube.delete(self.hold, {"gracePeriodSeconds": 0})
                     elif pod["status"]["phase"] == "Pending" and self.answer:
-                        await kube.patch(f"{self.hold}/status", {"status": self.answer})
+                        status = dict(self.answer)
+                        if self.answer["phase"] == "Running":
+                            self.start(pod["spec"]["containers"][0])
+                            status["podIP"] = self.address
+                        await kube.patch(f"{self.hold}/status", {"status": status})
                 await asyncio.sleep(0.05)
+
+    def start(self, container):
+        """Run the program of a hold pod that runs DCGM."""
+        if "env" in container and not self.program:
+            given = {one["name"]: one["value"] for one in container["env"]}
+            self.program = subprocess.Popen(
+                [sys.executable, *container["command"][1:]],
+                env={**os.environ, **given},
+                start_new_session=True,
+            )
+
+    def kill(self):
+        """As at the end of a container: nothing of it is left."""
+        if self.program:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.program.pid, signal.SIGTERM)
+            self.program.wait(20)
+            self.program = None
 
     async def labels(self):
         async with self.kube("kubelet") as kube:
@@ -195,9 +222,10 @@ def agent(place, node, monkeypatch):
     nodes = []
 
     @contextlib.asynccontextmanager
-    async def run(scenario, admission=20.0, **environment):
+    async def run(scenario, admission=20.0, on_volume=False, **environment):
         built = node({"cuda": {"*": {"h2d": 55e9, "d2h": 55e9}}, **scenario})
         nodes.append(built)
+        mounted = str(built.directory) if on_volume else ""
         given = {
             "NODE_NAME": place.node,
             "NAMESPACE": place.name,
@@ -211,7 +239,19 @@ def agent(place, node, monkeypatch):
         for name, value in {**built.environment, **given, "PYTHONPATH": path}.items():
             monkeypatch.setenv(name, value)
         settings = AgentSettings.from_environment(os.environ)
-        spec = {"nodeName": place.node, "containers": [{"name": "agent", "image": "agent:1"}]}
+        container = {
+            "name": "agent",
+            "image": "agent:1",
+            "env": [{"name": "AUTOPILOT_BIND", "value": place.address}],
+            "volumeMounts": [
+                {"name": "tools", "mountPath": mounted or "/var/tools", "readOnly": True}
+            ],
+        }
+        spec = {
+            "nodeName": place.node,
+            "containers": [container],
+            "volumes": [{"name": "tools", "emptyDir": {}}],
+        }
         own = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": place.agent}, "spec": spec}
         async with place.kube() as kube, place.kube("kubelet") as admin:
             await admin.create(place.pods, own)
@@ -231,6 +271,7 @@ def agent(place, node, monkeypatch):
                 await engine.close()
                 await marker.close()
                 kubelet.cancel()
+                place.kill()
 
     yield run
     for built in nodes:
@@ -485,6 +526,50 @@ def test_what_takes_the_hold_pod_away_gets_the_gpus(place, agent, monkeypatch):
 
     report, left = within(main())
     assert report.outcome == "unknown" and "broken off" in report.reason and left == []
+
+
+def test_a_diagnostic_whose_memory_was_not_enough_is_unknown_with_that_reason(place, agent):
+    """The kubelet's word for it, in place of a verdict on the GPUs."""
+    ended = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
+    container = {"name": "hold", "image": "agent:1", "imageID": "agent:1", "ready": False}
+
+    async def main():
+        async with place.kube("kubelet") as admin, agent({"dcgmi": {"sleep": 60}}) as (
+            deep,
+            _marker,
+            built,
+        ):
+            task = asyncio.create_task(deep.now("timer"))
+
+            async def under_way():
+                return runs(built)
+
+            await once(under_way)
+            status = {
+                "phase": "Failed",
+                "containerStatuses": [{**container, "restartCount": 0, "state": ended}],
+            }
+            place.answer = None
+            place.kill()
+            await admin.patch(f"{place.hold}/status", {"status": status})
+            return await task, processes_of(built)
+
+    report, left = within(main())
+    assert report.outcome == "unknown" and "OOMKilled, exit status 137" in report.reason
+    assert left == []
+
+
+def test_a_dcgmi_on_a_volume_of_the_agent_runs_in_the_agent(place, agent):
+    """The pod that holds the GPUs has no volume of the host."""
+
+    async def main():
+        async with agent({}, on_volume=True) as (deep, _marker, built):
+            return await deep.now("timer"), runs(built)
+
+    report, levels = within(main())
+    (pod,) = place.seen
+    assert report.outcome == "pass" and levels == ["3"], report
+    assert "env" not in pod["spec"]["containers"][0] and place.program is None
 
 
 def test_an_agent_that_ends_while_dcgm_runs_gives_the_gpus_back(place, agent):

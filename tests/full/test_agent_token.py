@@ -74,7 +74,7 @@ class World:
         return Kube(self.lab.server, str(self.lab.ca), str(path))
 
     def hold(self, node=None):
-        return gpu_reservation.pod_of(node or self.node, WORK, 8, self.agent, 600)
+        return gpu_reservation.pod_of(node or self.node, WORK, 8, self.agent, 600, ("KEY", "k1"))
 
     def plan(self):
         options = {

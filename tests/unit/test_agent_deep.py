@@ -116,6 +116,65 @@ def test_n14_the_hold_pod_is_made_of_the_agents_own_and_of_what_the_node_offers(
     )
 
 
+def test_the_pod_that_runs_dcgm_has_the_memory_for_it_and_the_agents_variables():
+    env = [
+        {"name": "HTTPS_PROXY", "value": "http://proxy:3128"},
+        {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+        {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+    ]
+    own = {"spec": {"containers": [{"image": "registry/agent:7", "env": env}]}}
+    node = {"metadata": {"name": "gpu07", "uid": "u-7"}}
+    spec = gpu_reservation.pod_of(node, "health-work", 8, own, 600, ("KEY", "k1"))["spec"]
+    (container,) = spec["containers"]
+    assert container["resources"] == {
+        "limits": {"nvidia.com/gpu": "8"},
+        "requests": {"nvidia.com/gpu": "8", "cpu": "1", "memory": "4Gi"},
+    }
+    assert container["env"] == [env[0], {"name": "KEY", "value": "k1"}], (
+        "the device plugin says which GPUs, and the admission policy refuses valueFrom"
+    )
+    assert spec["volumes"] == [{"name": "tmp", "emptyDir": {}}]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+@pytest.mark.parametrize(
+    "path, mounted",
+    [
+        ("/usr/bin/dcgmi", False),
+        ("/opt/dcgm/bin/dcgmi", True),
+        ("/opt/dcgm-4/bin/dcgmi", False),
+        ("/host", True),
+        ("/", False),
+        ("", False),
+    ],
+)
+def test_what_is_on_a_volume_of_the_agent(path, mounted):
+    mounts = [{"mountPath": "/opt/dcgm/"}, {"mountPath": "/host"}, {"mountPath": 7}, {}]
+    own = {"spec": {"containers": [{"image": "a", "volumeMounts": mounts}]}}
+    assert gpu_reservation.is_mounted(path, own) is mounted
+
+
+@pytest.mark.parametrize(
+    "why, status, meta",
+    [
+        ("", {"phase": "Running"}, {}),
+        ("", {"containerStatuses": [{"state": {"running": {}}}, 7]}, {}),
+        (
+            "OOMKilled, exit status 137",
+            {
+                "containerStatuses": [
+                    {"state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}
+                ]
+            },
+            {},
+        ),
+        (gpu_reservation.DELETED, {}, {"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+    ],
+)
+def test_why_the_pod_ended(why, status, meta):
+    assert gpu_reservation.ending({"metadata": meta, "status": status}) == why
+
+
 def test_the_name_of_a_hold_pod_is_a_name_whatever_the_nodes_is():
     names = {gpu_reservation.name_of(node) for node in ("a", "b", "x" * 253, "gpu07.rack1.example")}
     assert len(names) == 4 and all(len(name) <= 63 for name in names)

@@ -39,6 +39,7 @@ class StatusCondition(TypedDict, total=False):
 
 class PodStatus(TypedDict, total=False):
     phase: str
+    podIP: str
     reason: str
     message: str
     conditions: List[StatusCondition]
@@ -46,9 +47,20 @@ class PodStatus(TypedDict, total=False):
     initContainerStatuses: List[ContainerStatus]
 
 
+class EnvironmentVariable(TypedDict, total=False):
+    name: str
+    value: str
+
+
+class VolumeMount(TypedDict, total=False):
+    mountPath: str
+
+
 class PodContainer(TypedDict, total=False):
     name: str
     image: str
+    env: List[EnvironmentVariable]
+    volumeMounts: List[VolumeMount]
     resources: ApiObject
     securityContext: ApiObject
 

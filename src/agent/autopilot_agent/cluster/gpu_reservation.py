@@ -1,13 +1,13 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Find pods that use this node's GPUs, and build the pod that reserves all of them for the agent.
+"""Find pods that use this node's GPUs, and build the pod that reserves all of them and runs DCGM.
 Pure.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Dict, List, Optional, Sequence, TypedDict
+from typing import Any, Dict, List, Optional, Sequence, Tuple, TypedDict
 
 from _health.cluster.api_objects import PodObject, PodSpec, owned_by_node
 from _health.cluster.client import ApiObject, metadata_of
@@ -15,12 +15,20 @@ from _health.knowledge.cluster import GPU, MIG
 from _health.lenient import decode
 
 #: Waits and ignores SIGTERM, so that preemption leaves the agent the grace period to react.
-_PROGRAM = (
+_WAITING = (
     "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); [signal.pause() for "
     "_ in iter(int, 1)]"
 )
+_DIAGNOSING = "autopilot_agent.passes.diagnostic_pod"
 #: Seconds of the grace period.
 GRACE = 60
+#: What is said of a diagnostic whose pod was deleted, for example by a job of higher priority.
+DELETED = "nothing, it was broken off: the pod was deleted"
+#: DCGM needs several GB of memory (IBM Autopilot, values.yaml: "may OOMKill the pod"). There is no
+#: limit, since a diagnostic that is killed says nothing about the GPUs.
+_REQUESTS = {"cpu": "1", "memory": "4Gi"}
+#: Variables of the agent's own pod that the diagnosing pod gets from the device plugin.
+_NOT_PASSED_ON = ("NVIDIA_VISIBLE_DEVICES",)
 
 
 class GpuNodeStatus(TypedDict, total=False):
@@ -84,13 +92,42 @@ def offered(node: ApiObject) -> int:
     return int(amount) if str(amount).isdecimal() else 0
 
 
-def pod_of(node: ApiObject, namespace: str, gpus: int, given: ApiObject, seconds: int) -> ApiObject:
+def is_mounted(path: str, given: ApiObject) -> bool:
+    """True if the path lies on a volume of the agent's own pod, and so not in its image."""
+    mounts = decode(PodObject, given)["spec"]["containers"][0].get("volumeMounts", [])
+    places = [mount.get("mountPath", "").rstrip("/") for mount in mounts]
+    return any(path == place or path.startswith(place + "/") for place in places if place)
+
+
+def pod_of(
+    node: ApiObject,
+    namespace: str,
+    gpus: int,
+    given: ApiObject,
+    seconds: int,
+    key: Tuple[str, str] = ("", ""),
+) -> ApiObject:
     """Build the pod that holds all GPUs of the node for at most ``seconds``. Image and similar
     settings are those of the agent's own pod. The node owns it, since an owner cannot be in another
-    namespace.
+    namespace. With a variable and its value as ``key`` it runs DCGM (`passes.diagnostic_pod`).
     """
     spec, name = decode(PodObject, given)["spec"], metadata_of(node)["name"]
-    resources = {GPU: str(gpus)}
+    gpu_amount = {GPU: str(gpus)}
+    own = [
+        {"name": one["name"], "value": one["value"]}
+        for one in spec["containers"][0].get("env", [])
+        if "name" in one and "value" in one and one["name"] not in _NOT_PASSED_ON
+    ]
+    diagnosing = {
+        "command": ["python3", "-m", _DIAGNOSING],
+        "env": [*own, {"name": key[0], "value": key[1]}],
+        "resources": {"limits": gpu_amount, "requests": {**gpu_amount, **_REQUESTS}},
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+    }
+    waiting = {
+        "command": ["python3", "-c", _WAITING],
+        "resources": {"limits": gpu_amount, "requests": gpu_amount},
+    }
     pod: ApiObject = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -124,8 +161,7 @@ def pod_of(node: ApiObject, namespace: str, gpus: int, given: ApiObject, seconds
                     "name": "hold",
                     "image": spec["containers"][0]["image"],
                     "imagePullPolicy": "IfNotPresent",
-                    "command": ["python3", "-c", _PROGRAM],
-                    "resources": {"limits": resources, "requests": resources},
+                    **(diagnosing if key[0] else waiting),
                     "securityContext": {
                         "allowPrivilegeEscalation": False,
                         "readOnlyRootFilesystem": True,
@@ -135,6 +171,8 @@ def pod_of(node: ApiObject, namespace: str, gpus: int, given: ApiObject, seconds
             ],
         },
     }
+    if key[0]:
+        pod["spec"]["volumes"] = [{"name": "tmp", "emptyDir": {}}]
     if spec.get("imagePullSecrets"):
         pod["spec"]["imagePullSecrets"] = spec["imagePullSecrets"]
     if spec.get("runtimeClassName"):
@@ -163,6 +201,22 @@ def admitted(given: ApiObject) -> Optional[bool]:
     if phase in ("Failed", "Succeeded") or pod.get("metadata", {}).get("deletionTimestamp"):
         return False
     return True if phase == "Running" else None
+
+
+def address_of(pod: ApiObject) -> str:
+    return decode(PodObject, pod).get("status", {}).get("podIP", "")
+
+
+def ending(given: ApiObject) -> str:
+    """Why the pod ended, such as "OOMKilled, exit status 137"; "" if it did not."""
+    pod = decode(PodObject, given)
+    if pod.get("metadata", {}).get("deletionTimestamp"):
+        return DELETED
+    for one in pod.get("status", {}).get("containerStatuses", []):
+        end = one.get("state", {}).get("terminated", {})
+        if end:
+            return f"{end.get('reason') or 'ended'}, exit status {end.get('exitCode')}"
+    return ""
 
 
 def refusal(pod: ApiObject) -> str:

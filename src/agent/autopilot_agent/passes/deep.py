@@ -3,8 +3,9 @@
 """The deep diagnostic: DCGM at a high level, on a node whose GPUs are free.
 
 The order keeps jobs safe: check the GPUs, ask which pods hold them, reserve them with a pod (the
-kubelet decides), mark the node TESTING, run DCGM (which checks the GPUs again), mark the result,
-release the GPUs. An obstacle is a reason, not an error.
+kubelet decides), mark the node TESTING, run DCGM in that pod (which checks the GPUs again), mark
+the result, release the GPUs. An obstacle is a reason, not an error. Only a dcgmi that is on a
+volume of the agent, which that pod does not have, runs in the agent.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import re
+import secrets
+import shutil
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -20,10 +24,12 @@ from typing import Any, AsyncIterator, Awaitable, Dict, List, Optional, Sequence
 
 from _health.knowledge.cluster import GPU
 from _health.knowledge.dcgm import BUILD_ARGUMENTS, run_name
-from _health.cluster.client import ApiError, Conflict, NotFound, path_of
+from _health.cluster.client import ApiError, ApiObject, Conflict, NotFound, path_of
 from _health.model import FAIL, PASS, SKIP, WARN, CheckResult, Finding
 
 from ..cluster import gpu_reservation
+from . import diagnostic_pod
+from .pod_client import PodClient
 from .engine import DEEP, Engine, NotNow, Stopped
 from ..cluster.kube import Kube
 from ..cluster.marker import NodeMarker
@@ -40,6 +46,8 @@ ADMISSION = 60.0
 _LOOK, _WATCH = 1.0, 20.0
 #: Seconds of the lease beyond DCGM's deadline, for passes that run before it.
 _MARGIN = 600
+#: Seconds for the kubelet to report how the pod ended.
+_STATUS = 10.0
 #: Seconds between two attempts to delete a reservation pod, and maximum seconds for it when the
 #: agent ends.
 _RETRY, _LAST = 15.0, 2.0
@@ -145,17 +153,20 @@ class DeepDiagnostics:
                 "the agent is not in a pod (POD_NAME is not set), so it cannot reserve GPUs"
             )
         await self._engine.settled()
-        async with self.reserved(lease, [_CHECK]):
+        async with self.reserved(lease, [_CHECK]) as client:
             if self._marker and not await self._marker.testing(
                 lease, f"DCGM level {settings.deep_level}", run_id
             ):
                 raise NotNow("the node could not be marked TESTING")
-            return await self._judged(run_id, options)
+            return await self._judged(run_id, options, client)
 
     @contextlib.asynccontextmanager
-    async def reserved(self, seconds: float, names: Sequence[str]) -> AsyncIterator[None]:
+    async def reserved(
+        self, seconds: float, names: Sequence[str]
+    ) -> AsyncIterator[Optional[PodClient]]:
         """Reserve all GPUs of the node for a pass with these checks, which is aborted if the
-        reservation is lost. Raises `NotNow`, `ApiError`.
+        reservation is lost; gives the client of the pod that runs DCGM, or None if the agent has to.
+        Raises `NotNow`, `ApiError`.
         """
         if not self._settings.reserve_gpus:
             raise NotNow("the agents of this cluster do not reserve GPUs (agent_reserve_gpus)")
@@ -167,9 +178,9 @@ class DeepDiagnostics:
             await self._require_no_pods()
             await self._wait_until_deleted()
             try:
-                await self._reserve(int(seconds))
+                client = await self._reserve(int(seconds))
                 watch = asyncio.create_task(self._watch(names))
-                yield
+                yield client
             finally:
                 if watch:
                     watch.cancel()
@@ -177,12 +188,16 @@ class DeepDiagnostics:
         finally:
             self._taken = False
 
-    async def _judged(self, run_id: str, options: Dict[str, Dict[str, Any]]) -> DiagnosticReport:
+    async def _judged(
+        self, run_id: str, options: Dict[str, Dict[str, Any]], client: Optional[PodClient]
+    ) -> DiagnosticReport:
         outcome, reasons = UNCLEAR, ["it was broken off"]
         tests: List[str] = []
         results: List[CheckResult] = []
         try:
-            results = (await self._engine.run([_CHECK], options, DEEP, own=True)).results
+            results = (
+                await self._engine.run([_CHECK], options, DEEP, own=True, client=client)
+            ).results
             outcome, tests = outcome_of(results[0], self._settings.fatal_errors)
             reasons = [results[0].summary]
         except BaseException:
@@ -215,7 +230,7 @@ class DeepDiagnostics:
                 + (f" and {len(busy) - 5} more pods" if len(busy) > 5 else "")
             )
 
-    async def _reserve(self, seconds: int) -> None:
+    async def _reserve(self, seconds: int) -> Optional[PodClient]:
         """Create a pod that gets all GPUs of the node. The kubelet decides, so no job can get them
         at the same time.
         """
@@ -227,13 +242,36 @@ class DeepDiagnostics:
         own = await self._kube.get(
             path_of("api/v1/namespaces", settings.namespace, "pods", settings.pod)
         )
+        dcgmi = os.path.realpath(shutil.which("dcgmi") or "")
+        key = "" if gpu_reservation.is_mounted(dcgmi, own) else secrets.token_hex(16)
         try:
             pod = await self._kube.create(
                 self._path.rpartition("/")[0],
-                gpu_reservation.pod_of(node, settings.work_namespace, gpus, own, seconds),
+                gpu_reservation.pod_of(
+                    node,
+                    settings.work_namespace,
+                    gpus,
+                    own,
+                    seconds,
+                    (diagnostic_pod.KEY, key) if key else ("", ""),
+                ),
             )
         except Conflict:
             raise NotNow("an earlier reservation is still on its way out") from None
+        pod = await self._admitted(pod)
+        if not key:
+            return None
+        on_volume = gpu_reservation.is_mounted(settings.host_root, own)
+        return PodClient(
+            gpu_reservation.address_of(pod),
+            key,
+            f"{settings.node}-{uuid.uuid4().hex[:12]}",
+            {"host_root": "/"} if on_volume else {},
+            self._ending,
+        )
+
+    async def _admitted(self, pod: ApiObject) -> ApiObject:
+        """Wait until the kubelet gave the pod its GPUs."""
         until = time.monotonic() + self._admission
         while gpu_reservation.admitted(pod) is None and time.monotonic() < until:
             await asyncio.sleep(_LOOK)
@@ -250,6 +288,21 @@ class DeepDiagnostics:
                 "the kubelet did not give the GPUs to the pod that was to hold them: "
                 f"{gpu_reservation.refusal(pod)}"
             )
+        return pod
+
+    async def _ending(self) -> str:
+        """Why the pod ended, as far as it is known; "" if it is not."""
+        until = time.monotonic() + _STATUS
+        try:
+            while not (why := gpu_reservation.ending(await self._kube.get(self._path))):
+                if time.monotonic() > until:
+                    break
+                await asyncio.sleep(_LOOK)
+            return why
+        except NotFound:
+            return gpu_reservation.DELETED
+        except ApiError:
+            return ""
 
     async def _watch(self, names: Sequence[str]) -> None:
         """End DCGM if the reservation pod is removed, for example by a job of higher priority that

@@ -29,6 +29,7 @@ from _health.fleet.judging.verdict import judge_node
 
 from . import worker_client
 from .catalogue import DIAGNOSTIC, FAREWELL, Catalogue, takes_gpus
+from .pod_client import PodClient
 from _health.agent.settings import AgentSettings
 
 log = logging.getLogger("autopilot")
@@ -96,6 +97,8 @@ class _Entry:
     who: List[str] = field(default_factory=list)
     #: Number of callers that still wait for the answer.
     interested: int = 0
+    #: Runs the diagnostic in the pod that holds the GPUs; None: a worker of this process does.
+    client: Optional[PodClient] = None
     until: float = math.inf
 
 
@@ -120,10 +123,12 @@ class Engine(Catalogue):
         #: (`_health.node.framework.runner.node_facts`).
         self.last: Dict[str, Stamped] = {}
         self.node: Dict[str, Any] = {}
-        #: Reserves all GPUs for so many seconds and a pass with these checks; raises `NotNow`,
-        #: `ApiError`. None outside a cluster.
+        #: Reserves all GPUs for so many seconds and a pass with these checks, and says what runs
+        #: the diagnostic (`_Entry.client`); raises `NotNow`, `ApiError`. None outside a cluster.
         self.reserve: Optional[
-            Callable[[float, Sequence[str]], contextlib.AbstractAsyncContextManager[None]]
+            Callable[
+                [float, Sequence[str]], contextlib.AbstractAsyncContextManager[Optional[PodClient]]
+            ]
         ] = None
         #: Sources of further samples for the metrics, without the label ``node``.
         self.extra_samples: List[Callable[[], Iterable[Sample]]] = []
@@ -157,9 +162,10 @@ class Engine(Catalogue):
         who: str = "",
         wait: Optional[float] = None,
         own: bool = False,
+        client: Optional[PodClient] = None,
     ) -> Pass:
         """Run a pass with these checks (names or short names; default: the periodic checks) and
-        options by name.
+        options by name. ``client`` runs the diagnostic on GPUs that are reserved already.
 
         Raises ValueError for invalid names or options, Busy if too many passes wait (never for the
         agent's ``own``), TimeoutError if there is no answer after ``wait`` seconds (the pass
@@ -170,6 +176,7 @@ class Engine(Catalogue):
         wanted = {name: self.options_of(name, given.get(name)) for name in chosen}
         entry = self._entry_for(json.dumps(wanted, sort_keys=True), chosen, wanted, own)
         entry.who += [who] if who not in entry.who else []
+        entry.client = entry.client or client
         entry.interested += 1
         try:
             async with asyncio.timeout(wait):
@@ -349,30 +356,36 @@ class Engine(Catalogue):
 
         Without dcgmi no check takes the GPUs: the check reports ``dcgmi_missing``.
         """
-        if (
-            self.reserve is None
-            or DEEP in entry.who
-            or not takes_gpus(wanted)
-            or not self.settings.has_dcgmi
-        ):
+        if DEEP in entry.who:
+            return await self._ask_worker(run_id, wanted, results, entry.client)
+        if self.reserve is None or not takes_gpus(wanted) or not self.settings.has_dcgmi:
             return await self._ask_worker(run_id, wanted, results)
+        rest = {name: options for name, options in wanted.items() if name != DIAGNOSTIC}
+        facts = await self._ask_worker(run_id, rest, results) if rest else {}
+        diagnostic = {DIAGNOSTIC: wanted[DIAGNOSTIC]}
         try:
-            async with self.reserve(self.deadline(entry.checks, entry.options), entry.checks):
-                return await self._ask_worker(run_id, wanted, results)
+            async with self.reserve(
+                self.deadline(entry.checks, entry.options), entry.checks
+            ) as client:
+                own = await self._ask_worker(run_id, diagnostic, results, client)
         except (NotNow, ApiError) as why:
             results[DIAGNOSTIC] = concluded(
                 DIAGNOSTIC,
                 [Finding("gpu_in_use", SKIP, f"the GPUs could not be reserved: {why}", "watch")],
                 "",
             )
-        rest = {name: options for name, options in wanted.items() if name != DIAGNOSTIC}
-        return await self._ask_worker(run_id, rest, results) if rest else {}
+            own = {}
+        return facts or own
 
     async def _ask_worker(
-        self, run_id: str, wanted: Dict[str, Options], results: Dict[str, CheckResult]
+        self,
+        run_id: str,
+        wanted: Dict[str, Options],
+        results: Dict[str, CheckResult],
+        client: Optional[PodClient] = None,
     ) -> Dict[str, Any]:
-        """Put the worker's results into ``results``; unfinished checks become unknown. Returns the
-        facts about the node.
+        """Put the results of the ``client``, or else of a worker, into ``results``; unfinished
+        checks become unknown. Returns the facts about the node.
         """
         facts: Dict[str, Any] = {}
 
@@ -388,11 +401,8 @@ class Engine(Catalogue):
             "settings": self.check_settings._asdict(),
         }
         began = time.monotonic()
-        self._worker = asyncio.create_task(
-            worker_client.WorkerClient(run_id, self._command).run(
-                request, self.worker_seconds(wanted), heard
-            )
-        )
+        worker = client or worker_client.WorkerClient(run_id, self._command)
+        self._worker = asyncio.create_task(worker.run(request, self.worker_seconds(wanted), heard))
         try:
             await asyncio.wait({self._worker})
         finally:

@@ -28,7 +28,7 @@ _GRACE = 4.0
 #: Seconds to wait for the kernel to deliver SIGKILL before a process is abandoned.
 _KILL_WAIT = 1.0
 #: Maximum bytes of one line of results, and of the worker's last error output.
-_MOST_LINE = 32 << 20
+MOST_LINE = 32 << 20
 _MOST_WORDS = 4000
 
 
@@ -67,7 +67,7 @@ class WorkerClient:
                 stderr=asyncio.subprocess.PIPE,
                 env={**os.environ, orphans.MARK: self._mark},
                 start_new_session=True,
-                limit=_MOST_LINE,
+                limit=MOST_LINE,
             )
         except OSError as error:
             return {
