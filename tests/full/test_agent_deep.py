@@ -214,6 +214,22 @@ def place(ground):
     ground.end()
 
 
+def own_pod(place, mounted):
+    """The agent's pod, with a volume at the path."""
+    container = {
+        "name": "agent",
+        "image": "agent:1",
+        "env": [{"name": "AUTOPILOT_BIND", "value": place.address}],
+        "volumeMounts": [{"name": "tools", "mountPath": mounted, "readOnly": True}],
+    }
+    spec = {
+        "nodeName": place.node,
+        "containers": [container],
+        "volumes": [{"name": "tools", "emptyDir": {}}],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": place.agent}, "spec": spec}
+
+
 @pytest.fixture
 def agent(place, node, monkeypatch):
     """``async with agent(scenario) as (deep, marker, built)``: what the service has for deep
@@ -225,7 +241,6 @@ def agent(place, node, monkeypatch):
     async def run(scenario, admission=20.0, on_volume=False, **environment):
         built = node({"cuda": {"*": {"h2d": 55e9, "d2h": 55e9}}, **scenario})
         nodes.append(built)
-        mounted = str(built.directory) if on_volume else ""
         given = {
             "NODE_NAME": place.node,
             "NAMESPACE": place.name,
@@ -239,20 +254,7 @@ def agent(place, node, monkeypatch):
         for name, value in {**built.environment, **given, "PYTHONPATH": path}.items():
             monkeypatch.setenv(name, value)
         settings = AgentSettings.from_environment(os.environ)
-        container = {
-            "name": "agent",
-            "image": "agent:1",
-            "env": [{"name": "AUTOPILOT_BIND", "value": place.address}],
-            "volumeMounts": [
-                {"name": "tools", "mountPath": mounted or "/var/tools", "readOnly": True}
-            ],
-        }
-        spec = {
-            "nodeName": place.node,
-            "containers": [container],
-            "volumes": [{"name": "tools", "emptyDir": {}}],
-        }
-        own = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": place.agent}, "spec": spec}
+        own = own_pod(place, str(built.directory) if on_volume else "/var/tools")
         async with place.kube() as kube, place.kube("kubelet") as admin:
             await admin.create(place.pods, own)
             engine, marker = (

@@ -112,22 +112,6 @@ def pod_of(
     namespace. With a variable and its value as ``key`` it runs DCGM (`passes.diagnostic_pod`).
     """
     spec, name = decode(PodObject, given)["spec"], metadata_of(node)["name"]
-    gpu_amount = {GPU: str(gpus)}
-    own = [
-        {"name": one["name"], "value": one["value"]}
-        for one in spec["containers"][0].get("env", [])
-        if "name" in one and "value" in one and one["name"] not in _NOT_PASSED_ON
-    ]
-    diagnosing = {
-        "command": ["python3", "-m", _DIAGNOSING],
-        "env": [*own, {"name": key[0], "value": key[1]}],
-        "resources": {"limits": gpu_amount, "requests": {**gpu_amount, **_REQUESTS}},
-        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
-    }
-    waiting = {
-        "command": ["python3", "-c", _WAITING],
-        "resources": {"limits": gpu_amount, "requests": gpu_amount},
-    }
     pod: ApiObject = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -161,7 +145,7 @@ def pod_of(
                     "name": "hold",
                     "image": spec["containers"][0]["image"],
                     "imagePullPolicy": "IfNotPresent",
-                    **(diagnosing if key[0] else waiting),
+                    **_program(spec, {GPU: str(gpus)}, key),
                     "securityContext": {
                         "allowPrivilegeEscalation": False,
                         "readOnlyRootFilesystem": True,
@@ -173,11 +157,29 @@ def pod_of(
     }
     if key[0]:
         pod["spec"]["volumes"] = [{"name": "tmp", "emptyDir": {}}]
-    if spec.get("imagePullSecrets"):
-        pod["spec"]["imagePullSecrets"] = spec["imagePullSecrets"]
-    if spec.get("runtimeClassName"):
-        pod["spec"]["runtimeClassName"] = spec["runtimeClassName"]
+    same = ("imagePullSecrets", "runtimeClassName")
+    pod["spec"].update({one: spec[one] for one in same if spec.get(one)})
     return pod
+
+
+def _program(spec: PodSpec, gpus: Dict[str, str], key: Tuple[str, str]) -> ApiObject:
+    """What the pod's container runs: DCGM with the agent's own variables, or nothing."""
+    if not key[0]:
+        return {
+            "command": ["python3", "-c", _WAITING],
+            "resources": {"limits": gpus, "requests": gpus},
+        }
+    own = [
+        {"name": one["name"], "value": one["value"]}
+        for one in spec["containers"][0].get("env", [])
+        if "name" in one and "value" in one and one["name"] not in _NOT_PASSED_ON
+    ]
+    return {
+        "command": ["python3", "-m", _DIAGNOSING],
+        "env": [*own, {"name": key[0], "value": key[1]}],
+        "resources": {"limits": gpus, "requests": {**gpus, **_REQUESTS}},
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+    }
 
 
 def _user(spec: PodSpec) -> ApiObject:

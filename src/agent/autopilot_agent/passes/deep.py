@@ -242,8 +242,11 @@ class DeepDiagnostics:
         own = await self._kube.get(
             path_of("api/v1/namespaces", settings.namespace, "pods", settings.pod)
         )
-        dcgmi = os.path.realpath(shutil.which("dcgmi") or "")
-        key = "" if gpu_reservation.is_mounted(dcgmi, own) else secrets.token_hex(16)
+        dcgmi = shutil.which("dcgmi") or ""
+        on_volume = any(
+            gpu_reservation.is_mounted(path, own) for path in (dcgmi, os.path.realpath(dcgmi))
+        )
+        key = "" if on_volume else secrets.token_hex(16)
         try:
             pod = await self._kube.create(
                 self._path.rpartition("/")[0],
@@ -261,12 +264,12 @@ class DeepDiagnostics:
         pod = await self._admitted(pod)
         if not key:
             return None
-        on_volume = gpu_reservation.is_mounted(settings.host_root, own)
+        mounted = gpu_reservation.is_mounted(settings.host_root, own)
         return PodClient(
             gpu_reservation.address_of(pod),
             key,
             f"{settings.node}-{uuid.uuid4().hex[:12]}",
-            {"host_root": "/"} if on_volume else {},
+            {"host_root": "/"} if mounted else {},
             self._ending,
         )
 
