@@ -27,6 +27,11 @@ DELETED = "nothing, it was broken off: the pod was deleted"
 #: DCGM needs several GB of memory (IBM Autopilot, values.yaml: "may OOMKill the pod"). There is no
 #: limit, since a diagnostic that is killed says nothing about the GPUs.
 _REQUESTS = {"cpu": "1", "memory": "4Gi"}
+_NO_PRIVILEGES = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
 #: Variables of the agent's own pod that the diagnosing pod gets from the device plugin.
 _NOT_PASSED_ON = ("NVIDIA_VISIBLE_DEVICES",)
 
@@ -146,19 +151,17 @@ def pod_of(
                     "image": spec["containers"][0]["image"],
                     "imagePullPolicy": "IfNotPresent",
                     **_program(spec, {GPU: str(gpus)}, key),
-                    "securityContext": {
-                        "allowPrivilegeEscalation": False,
-                        "readOnlyRootFilesystem": True,
-                        "capabilities": {"drop": ["ALL"]},
-                    },
+                    "securityContext": _NO_PRIVILEGES,
                 }
             ],
         },
     }
     if key[0]:
         pod["spec"]["volumes"] = [{"name": "tmp", "emptyDir": {}}]
-    same = ("imagePullSecrets", "runtimeClassName")
-    pod["spec"].update({one: spec[one] for one in same if spec.get(one)})
+    if spec.get("imagePullSecrets"):
+        pod["spec"]["imagePullSecrets"] = spec["imagePullSecrets"]
+    if spec.get("runtimeClassName"):
+        pod["spec"]["runtimeClassName"] = spec["runtimeClassName"]
     return pod
 
 
