@@ -15,6 +15,7 @@ import shutil
 import ssl
 import subprocess
 import sys
+import threading
 import urllib.request
 from pathlib import Path
 
@@ -67,17 +68,23 @@ DEFAULT_CHECKS = {
     },
     "agent_env": [one for one in VARIABLES["agent_env"] if one["name"] != "PATH"],
 }
+IMAGE_WITH_DCGM = "localhost/autopilot-agent:dcgm"
+DIAGNOSTIC_SECONDS = 60
+HOLD = "app.kubernetes.io/component=hold"
 WITHOUT_DCGM = {"dcgmi": False, "cuda": {"*": {"h2d": 55e9, "d2h": 55e9}}}
 
 
 def equip(lab, name, scenario, directory):
     """Give a node the hardware of a scenario; what it had is gone."""
-    made = sandbox.build(
-        {"model": "H100-80GB", **scenario}, directory / f"{name}-{len(list(directory.iterdir()))}"
-    )
+    made = directory / f"{name}-{len(list(directory.iterdir()))}"
+    install(scenario, made, lab.node_root(name) / HARDWARE.lstrip("/"))
+
+
+def install(scenario, directory, place):
+    """The hardware of a scenario, built in a directory, at a place from which a container reads."""
+    made = sandbox.build({"model": "H100-80GB", **scenario}, directory)
     (made.directory / "bin/python").unlink()
     shutil.copy2(sandbox.SANDBOX / "dcgm_documents.py", made.directory / "bin")
-    place = lab.node_root(name) / HARDWARE.lstrip("/")
     place.mkdir(parents=True, exist_ok=True)
     for old in place.iterdir():
         shutil.rmtree(old) if old.is_dir() else old.unlink()
@@ -447,16 +454,7 @@ def test_a_deep_diagnostic_takes_the_gpus_only_from_nobody_and_gives_them_back(c
         "the node is not being tested any more",
         60,
     )
-    held = (
-        "get",
-        "pods",
-        "-n",
-        NAMESPACE + WORK,
-        "-l",
-        "app.kubernetes.io/component=hold",
-        "-o",
-        "name",
-    )
+    held = ("get", "pods", "-n", NAMESPACE + WORK, "-l", HOLD, "-o", "name")
     wait_until(lambda: not cluster.lab.kubectl(*held).stdout.strip(), "the GPUs are given back", 60)
     assert any(call[:1] == ["diag"] and "3" in call for call in dcgm_calls(cluster.lab, name)), (
         dcgm_calls(cluster.lab, name)
@@ -550,6 +548,88 @@ def test_a_named_dcgm_diag_without_dcgm_is_unknown_with_the_build_arguments(clus
     refused = cluster.ask("/invasive", target=target)
     assert "not run" in refused and "--build-arg DCGM_REPOSITORY=" in refused, refused
     assert cluster.mark(name) == "PASS"
+
+
+def image_with_dcgm(directory):
+    """An archive of the agent's image with DCGM, and with the hardware that the agent's own pod has
+    from a volume; a diagnostic takes `DIAGNOSTIC_SECONDS`.
+    """
+    root = directory / "image"
+    hardware = root / HARDWARE.lstrip("/")
+    install({"dcgmi": {"sleep": DIAGNOSTIC_SECONDS}}, directory / "imaged", hardware)
+    (root / "opt/dcgm").mkdir()
+    (hardware / "bin").rename(root / "opt/dcgm/bin")
+    # The pod can write only there.
+    for written in ("dcgmi.calls", "nvvs.pid"):
+        (hardware / written).symlink_to(f"/tmp/{written}")
+    made = directory / "image.tar"
+    with agent_image.Builder() as builder:
+        builder.extend(agent_image.archive(), root, IMAGE_WITH_DCGM)
+        builder.save(made, IMAGE_WITH_DCGM)
+    return made
+
+
+def test_dcgm_of_the_image_runs_in_the_pod_that_holds_the_gpus_and_ends_with_its_agent(cluster):
+    name = cluster.lab.nodes[0]
+    cluster.equip(name, WITHOUT_DCGM)
+    cluster.lab.load_image(image_with_dcgm(cluster.directory))
+    path = {
+        "name": "PATH",
+        "value": f"/opt/dcgm/bin:{next(one['value'] for one in VARIABLES['agent_env'] if one['name'] == 'PATH')}",
+    }
+    environment = [*(one for one in VARIABLES["agent_env"] if one["name"] != "PATH"), path]
+    tag = IMAGE_WITH_DCGM.rpartition(":")[2]
+    done = cluster.playbook(
+        "agent", role={**VARIABLES, "agent_image_tag": tag}, agent_env=environment
+    )
+    assert done.returncode == 0, done.stdout
+
+    def hold():
+        found = cluster.lab.get("pods", "-n", NAMESPACE + WORK, "-l", HOLD)["items"]
+        return found[0] if found else None
+
+    def running():
+        """The agent's pod and the hold pod, once dcgmi runs there."""
+        agent = cluster.pod_of(name)
+        asked = threading.Thread(
+            target=cluster.ask, args=("/invasive", f"pod/{agent}"), daemon=True
+        )
+        asked.start()
+        wait_until(
+            lambda: hold() and hold()["status"]["phase"] == "Running", "the GPUs are held", 60
+        )
+        held = hold()["metadata"]["name"]
+        calls = ("exec", "-n", NAMESPACE + WORK, held, "--", "cat", "/tmp/nvvs.pid")
+        wait_until(lambda: cluster.lab.kubectl(*calls, check=False).stdout.strip(), "nvvs runs", 60)
+        return agent, hold()
+
+    agent, held = running()
+    assert [one["name"] for one in held["spec"]["volumes"]] == ["tmp"]
+    elsewhere = cluster.lab.kubectl("exec", "-n", NAMESPACE, agent, "--", "ls", "/tmp").stdout
+    assert "dcgmi.calls" not in elsewhere, elsewhere
+    cluster.lab.kubectl("delete", "pod", agent, "-n", NAMESPACE, "--grace-period=0", "--force")
+    wait_until(
+        lambda: (
+            hold() is None
+            or hold()["metadata"]["uid"] != held["metadata"]["uid"]
+            or hold()["status"]["phase"] != "Running"
+        ),
+        "the diagnostic ends with its agent",
+        DIAGNOSTIC_SECONDS / 2,
+    )
+    rolled = ("-n", NAMESPACE, "rollout", "status", "daemonset/autopilot", "--timeout=60s")
+    cluster.lab.kubectl(*rolled, timeout=90)
+    wait_until(lambda: hold() is None, "the next agent clears up", 60)
+    running()
+    label = "autopilot.ibm.com/dcgm.level.3"
+    wait_until(
+        lambda: (
+            cluster.lab.get("node", name)["metadata"]["labels"].get(label, "").startswith("PASS_")
+        ),
+        "the outcome is on the node",
+        DIAGNOSTIC_SECONDS + 60,
+    )
+    wait_until(lambda: hold() is None, "the GPUs are given back", 60)
 
 
 @pytest.mark.smoke

@@ -185,7 +185,8 @@ def deploy_less(lab, play, less):
     assert changed(play(**less)) == 2
     gone = before.keys() - everything(lab).keys()
     assert {name for name in gone if not name.startswith("Pod/")} == {
-        "NetworkPolicy/autopilot/autopilot"
+        "NetworkPolicy/autopilot/autopilot",
+        "NetworkPolicy/autopilot-work/autopilot-hold",
     }
     assert not lab.get("servicemonitors,network-attachment-definitions", "-A")["items"]
 

@@ -221,8 +221,9 @@ def attempts_on_nodes():
 def attempts_with_shapes(world):
     """Pods on the own node that are no hold pods."""
 
-    def hold(**spec):
+    def hold(volumes=(), **spec):
         pod = world.hold()
+        pod["spec"]["volumes"] += volumes
         pod["spec"].update(spec)
         return made("pods", WORK, pod)
 

@@ -303,6 +303,12 @@ class Builder:
             call([*self._buildah, "umount", container])
             call([*self._buildah, "rm", container])
 
+    def extend(self, whole, directory, name):
+        """The image of an archive with the files of a directory, by another name."""
+        container = call([*self._buildah, "from", f"docker-archive:{whole}"]).strip()
+        call([*self._buildah, "copy", "--quiet", container, str(directory), "/"])
+        call([*self._buildah, "commit", "--quiet", "--rm", container, name])
+
     @classmethod
     def once(cls, tree, path):
         with cls() as builder:
