@@ -70,6 +70,8 @@ DEFAULT_CHECKS = {
 }
 IMAGE_WITH_DCGM = "localhost/autopilot-agent:dcgm"
 DIAGNOSTIC_SECONDS = 60
+#: Written in the pod in which the stand-in of DCGM's test program runs.
+NVVS = "/tmp/nvvs.pid"
 HOLD = "app.kubernetes.io/component=hold"
 WITHOUT_DCGM = {"dcgmi": False, "cuda": {"*": {"h2d": 55e9, "d2h": 55e9}}}
 
@@ -198,6 +200,11 @@ def dcgm_calls(lab, name):
         if path.exists()
         else []
     )
+
+
+def hold_pod(lab):
+    found = lab.get("pods", "-n", NAMESPACE + WORK, "-l", HOLD)["items"]
+    return found[0] if found else None
 
 
 def marks_of(lab):
@@ -454,8 +461,7 @@ def test_a_deep_diagnostic_takes_the_gpus_only_from_nobody_and_gives_them_back(c
         "the node is not being tested any more",
         60,
     )
-    held = ("get", "pods", "-n", NAMESPACE + WORK, "-l", HOLD, "-o", "name")
-    wait_until(lambda: not cluster.lab.kubectl(*held).stdout.strip(), "the GPUs are given back", 60)
+    wait_until(lambda: hold_pod(cluster.lab) is None, "the GPUs are given back", 60)
     assert any(call[:1] == ["diag"] and "3" in call for call in dcgm_calls(cluster.lab, name)), (
         dcgm_calls(cluster.lab, name)
     )
@@ -558,10 +564,12 @@ def image_with_dcgm(directory):
     hardware = root / HARDWARE.lstrip("/")
     install({"dcgmi": {"sleep": DIAGNOSTIC_SECONDS}}, directory / "imaged", hardware)
     (root / "opt/dcgm").mkdir()
-    (hardware / "bin").rename(root / "opt/dcgm/bin")
+    # Not on the agent's volume, which that pod does not have.
+    for part in ("bin", "root"):
+        (hardware / part).rename(root / "opt/dcgm" / part)
     # The pod can write only there.
-    for written in ("dcgmi.calls", "nvvs.pid"):
-        (hardware / written).symlink_to(f"/tmp/{written}")
+    (hardware / "dcgmi.calls").symlink_to("/tmp/dcgmi.calls")
+    (hardware / "nvvs.pid").symlink_to(NVVS)
     made = directory / "image.tar"
     with agent_image.Builder() as builder:
         builder.extend(agent_image.archive(), root, IMAGE_WITH_DCGM)
@@ -569,67 +577,66 @@ def image_with_dcgm(directory):
     return made
 
 
-def test_dcgm_of_the_image_runs_in_the_pod_that_holds_the_gpus_and_ends_with_its_agent(cluster):
-    name = cluster.lab.nodes[0]
-    cluster.equip(name, WITHOUT_DCGM)
-    cluster.lab.load_image(image_with_dcgm(cluster.directory))
-    path = {
-        "name": "PATH",
-        "value": f"/opt/dcgm/bin:{next(one['value'] for one in VARIABLES['agent_env'] if one['name'] == 'PATH')}",
-    }
-    environment = [*(one for one in VARIABLES["agent_env"] if one["name"] != "PATH"), path]
-    tag = IMAGE_WITH_DCGM.rpartition(":")[2]
-    done = cluster.playbook(
-        "agent", role={**VARIABLES, "agent_image_tag": tag}, agent_env=environment
+def diagnosing(cluster, name):
+    """The agent's pod of a node and its hold pod, once DCGM runs there."""
+    lab, agent = cluster.lab, cluster.pod_of(name)
+
+    def ask():
+        # An agent that is killed does not answer.
+        with contextlib.suppress(OSError):
+            cluster.ask("/invasive", target=f"pod/{agent}")
+
+    threading.Thread(target=ask, daemon=True).start()
+    wait_until(
+        lambda: (hold_pod(lab) or {}).get("status", {}).get("phase") == "Running",
+        "the GPUs are held",
+        60,
     )
+    held = hold_pod(lab)
+    reading = ("exec", "-n", NAMESPACE + WORK, held["metadata"]["name"], "--", "cat", NVVS)
+    wait_until(lambda: lab.kubectl(*reading, check=False).stdout.strip(), "nvvs runs", 60)
+    return agent, held
+
+
+def deploy_with_dcgm(cluster):
+    cluster.lab.load_image(image_with_dcgm(cluster.directory))
+    role = {**VARIABLES, "agent_image_tag": IMAGE_WITH_DCGM.rpartition(":")[2]}
+    given = {one["name"]: one["value"] for one in VARIABLES["agent_env"]}
+    given.update(PATH=f"/opt/dcgm/bin:{given['PATH']}", AUTOPILOT_HOST_ROOT="/opt/dcgm/root")
+    role["agent_env"] = [{"name": name, "value": value} for name, value in given.items()]
+    done = cluster.playbook("agent", role=role)
     assert done.returncode == 0, done.stdout
 
-    def hold():
-        found = cluster.lab.get("pods", "-n", NAMESPACE + WORK, "-l", HOLD)["items"]
-        return found[0] if found else None
 
-    def running():
-        """The agent's pod and the hold pod, once dcgmi runs there."""
-        agent = cluster.pod_of(name)
-        asked = threading.Thread(
-            target=cluster.ask, args=("/invasive", f"pod/{agent}"), daemon=True
-        )
-        asked.start()
-        wait_until(
-            lambda: hold() and hold()["status"]["phase"] == "Running", "the GPUs are held", 60
-        )
-        held = hold()["metadata"]["name"]
-        calls = ("exec", "-n", NAMESPACE + WORK, held, "--", "cat", "/tmp/nvvs.pid")
-        wait_until(lambda: cluster.lab.kubectl(*calls, check=False).stdout.strip(), "nvvs runs", 60)
-        return agent, hold()
-
-    agent, held = running()
+def test_dcgm_of_the_image_runs_in_the_pod_that_holds_the_gpus_and_ends_with_its_agent(cluster):
+    lab, name = cluster.lab, cluster.lab.nodes[0]
+    cluster.equip(name, WITHOUT_DCGM)
+    deploy_with_dcgm(cluster)
+    agent, held = diagnosing(cluster, name)
     assert [one["name"] for one in held["spec"]["volumes"]] == ["tmp"]
-    elsewhere = cluster.lab.kubectl("exec", "-n", NAMESPACE, agent, "--", "ls", "/tmp").stdout
-    assert "dcgmi.calls" not in elsewhere, elsewhere
-    cluster.lab.kubectl("delete", "pod", agent, "-n", NAMESPACE, "--grace-period=0", "--force")
-    wait_until(
-        lambda: (
-            hold() is None
-            or hold()["metadata"]["uid"] != held["metadata"]["uid"]
-            or hold()["status"]["phase"] != "Running"
-        ),
-        "the diagnostic ends with its agent",
-        DIAGNOSTIC_SECONDS / 2,
-    )
+    assert "nvvs.pid" not in lab.kubectl("exec", "-n", NAMESPACE, agent, "--", "ls", "/tmp").stdout
+    lab.kubectl("delete", "pod", agent, "-n", NAMESPACE, "--grace-period=0", "--force")
+
+    def ended():
+        now = hold_pod(lab)
+        return (
+            not now
+            or now["metadata"]["uid"] != held["metadata"]["uid"]
+            or now["status"]["phase"] != "Running"
+        )
+
+    wait_until(ended, "the diagnostic ends with its agent", DIAGNOSTIC_SECONDS / 2)
     rolled = ("-n", NAMESPACE, "rollout", "status", "daemonset/autopilot", "--timeout=60s")
-    cluster.lab.kubectl(*rolled, timeout=90)
-    wait_until(lambda: hold() is None, "the next agent clears up", 60)
-    running()
-    label = "autopilot.ibm.com/dcgm.level.3"
+    lab.kubectl(*rolled, timeout=90)
+    wait_until(lambda: hold_pod(lab) is None, "the next agent deletes the hold pod", 60)
+    diagnosing(cluster, name)
+    passed = "autopilot.ibm.com/dcgm.level.3"
     wait_until(
-        lambda: (
-            cluster.lab.get("node", name)["metadata"]["labels"].get(label, "").startswith("PASS_")
-        ),
+        lambda: lab.get("node", name)["metadata"]["labels"].get(passed, "").startswith("PASS_"),
         "the outcome is on the node",
         DIAGNOSTIC_SECONDS + 60,
     )
-    wait_until(lambda: hold() is None, "the GPUs are given back", 60)
+    wait_until(lambda: hold_pod(lab) is None, "the GPUs are given back", 60)
 
 
 @pytest.mark.smoke

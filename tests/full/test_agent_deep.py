@@ -303,8 +303,9 @@ def runs(built):
     ]
 
 
-def test_an_idle_node_is_held_tested_marked_and_given_back(place, agent):
+def test_an_idle_node_is_held_tested_marked_and_given_back(place, agent, caplog):
     """Also objects of an earlier agent process; later requests join the running diagnostic."""
+    caplog.set_level("INFO", "autopilot")
 
     async def main():
         async with place.kube("kubelet") as admin:
@@ -340,6 +341,10 @@ def test_an_idle_node_is_held_tested_marked_and_given_back(place, agent):
     )
     assert during == ("TESTING", True) and not held and levels == ["3"]
     assert labels[RESULT].startswith("PASS_") and counts["pass"] == 1 and sum(counts.values()) == 1
+    (said,) = [one.fields for one in caplog.records if one.message == "deep diagnostic"]
+    assert said["dcgm_level"] == 3 and not {"time", "level", "message"} & set(said), (
+        "a field does not take the place of the line's own"
+    )
     left, pod = place.seen
     spec = pod["spec"]
     assert spec["nodeName"] == place.node and spec["containers"][0]["image"] == "agent:1", (

@@ -307,7 +307,8 @@ class Builder:
         """The image of an archive with the files of a directory, by another name."""
         container = call([*self._buildah, "from", f"docker-archive:{whole}"]).strip()
         call([*self._buildah, "copy", "--quiet", container, str(directory), "/"])
-        call([*self._buildah, "commit", "--quiet", "--rm", container, name])
+        # In one layer: the base has no history, and so layers cannot be counted.
+        call([*self._buildah, "commit", "--quiet", "--squash", "--rm", container, name])
 
     @classmethod
     def once(cls, tree, path):

@@ -137,7 +137,7 @@ class DeepDiagnostics:
             "who": who,
             "ran": report.ran,
             "outcome": report.outcome,
-            "level": self._settings.deep_level,
+            "dcgm_level": self._settings.deep_level,
             "reason": report.reason,
         }
         log.info("deep diagnostic", extra={"fields": fields})
