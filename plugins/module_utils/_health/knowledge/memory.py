@@ -46,9 +46,9 @@ def _gddr(pattern: str, peak: float, fail: float = 0.0) -> Bandwidth:
 
 
 #: The first row that matches counts. Peaks: NVIDIA's data sheets, of models for one system the
-#: system's. Where editions of a model have the same name, or a name leaves out the kind of memory,
-#: the row is of the slowest. DCGM's figure for one H200 (0x2335) has lost a factor of 1000 and is
-#: not used.
+#: system's; of H20, H20-3e, L20 and L2 the press's and resellers' figures. Where editions of a model
+#: have the same name, or a name leaves out the kind of memory, the row is of the slowest. DCGM's
+#: figure for one H200 (0x2335) has lost a factor of 1000 and is not used.
 BANDWIDTHS: List[Bandwidth] = [
     _hbm(r"\b(GB300|B300)\b", 8000, 4522),
     _hbm(r"\bGB200\b", 8000, 2602),
@@ -78,9 +78,6 @@ BANDWIDTHS: List[Bandwidth] = [
     _hbm(r"\bV100-FHHL\b", 829),
     _hbm(r"\bV100\b", 897),
     _hbm(r"\bGV100\b", 870),
-    _hbm(r"\bP100-PCIE-12GB\b", 549),
-    _hbm(r"\bP100\b", 732),
-    _gddr(r"\bP40\b", 346),
     _gddr(r"\bL40S\b", 864, 525),
     _gddr(r"\bL40G?\b", 864, 552),
     _gddr(r"\bL20\b", 864, 491),
