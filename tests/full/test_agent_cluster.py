@@ -594,7 +594,7 @@ def diagnosing(cluster, name):
     )
     held = hold_pod(lab)
     reading = ("exec", "-n", NAMESPACE + WORK, held["metadata"]["name"], "--", "cat", NVVS)
-    wait_until(lambda: lab.kubectl(*reading, check=False).stdout.strip(), "nvvs runs", 60)
+    wait_until(lambda: lab.kubectl(*reading, check=False).stdout != "", "nvvs runs", 60)
     return agent, held
 
 

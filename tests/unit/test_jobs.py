@@ -123,9 +123,9 @@ SUSPENDED = {"type": "Suspended", "status": "True", "reason": "JobSuspended"}
 LATE = Unavailable("GET /apis/batch/v1/x: no time was left for the request")
 
 
-def suspended(*conditions, selector=SELECTOR, suspend=True):
+def suspended(*conditions, suspend=True):
     """A Job as an API server answers it."""
-    spec = {"suspend": suspend, "selector": selector, "parallelism": 2}
+    spec = {"suspend": suspend, "selector": SELECTOR, "parallelism": 2}
     return {"metadata": {"name": "llama"}, "spec": spec, "status": {"conditions": conditions}}
 
 
@@ -225,7 +225,8 @@ def test_a_list_that_is_refused_proves_nothing():
     [{}, {"matchExpressions": [{"key": "a", "operator": "Exists"}]}, {"matchLabels": "text"}],
 )
 def test_a_job_whose_pods_cannot_be_selected_proves_nothing(selector):
-    found = suspended(SUSPENDED, selector=selector)
+    found = suspended(SUSPENDED)
+    found["spec"]["selector"] = selector
     reason, asked = answered(prove_stopped("Job", "train", "llama"), found)
     assert reason == "the selector of the job is not a plain list of labels" and len(asked) == 1
 
