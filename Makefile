@@ -10,11 +10,11 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH):/usr/sbin:/sbin
 PYTEST = python -m pytest --junit-xml=.build/reports/$@.xml -o cache_dir=.build/reports/$@.cache
 # `make test`: fast by default. `make test-full`: everything.
-GATES := test-unit test-component test-smoke smoke-mesh
-GATES_FULL := test-unit test-component plays kubernetes mesh molecule
+GATES := test-component test-smoke smoke-mesh
+GATES_FULL := test-unit component plays kubernetes mesh molecule
 # These have one process each, and measure nothing.
-GATES_ASIDE := sanity lint docs
-GATES_ASIDE_FULL := matrix $(GATES_ASIDE) artifact import
+GATES_ASIDE := sanity lint docs test-unit
+GATES_ASIDE_FULL := matrix sanity lint docs artifact import
 # These make network namespaces and measure in them, which is no use beside other tests.
 # The longest tests first, so that no worker is left with one at the end.
 MESH_TESTS := $(addprefix tests/full/test_,monitoring_cluster.py mesh_cluster.py mesh_faults.py mesh_run.py mesh_interrupt.py network_checks.py cluster.py)
@@ -73,6 +73,10 @@ test-unit: setup
 
 ##   make test-component    checks on stand-in hardware, modules, the agent: real programs, no playbook
 test-component: setup
+	$(PYTEST) -n 3 -m "not full" tests/component
+
+##   make component         all of tests/component, with what is too long for `make test`
+component: setup
 	$(PYTEST) -n 3 tests/component
 
 ##   make test-smoke        some plays, and the agent on a real Kubernetes

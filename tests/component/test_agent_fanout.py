@@ -572,6 +572,7 @@ def test_without_a_list_nobody_is_asked():
     assert (status, headers["Retry-After"], own, len(runs)) == (503, "10", 200, 2)
 
 
+@pytest.mark.full
 def test_a_thousand_agents_ten_of_them_hung():
     """All in one answer, by the real service in a process of its own. The figures are printed by
     tests/benchmark/agent_fanout.py.

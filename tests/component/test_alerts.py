@@ -441,6 +441,7 @@ REAL = {
 }
 
 
+@pytest.mark.full
 def test_real_runs_fire_and_clear(node, tmp_path):
     controller = linked(tmp_path / "controller", Path(sys.executable).parent)
     well = node("healthy_8xh100")

@@ -102,7 +102,6 @@ def test_ctrl_c_ends_the_measurement_on_the_nodes(two, tmp_path):
     eventually(lambda: left_on(two) == [], 10)
 
 
-@pytest.mark.smoke
 def test_a_run_replaces_what_a_killed_one_left_and_measures(two, tmp_path):
     """The node processes of the killed run have the lock that the next run asks for."""
     (tmp_path / "killed").mkdir()

@@ -167,7 +167,6 @@ def test_check_mode_prints_the_plan_and_starts_nothing(four, tmp_path):
     assert left_on(four) == []
 
 
-@pytest.mark.smoke
 def test_a_mesh_from_start_to_end(four, tmp_path):
     """With one fork: no host waits for another's connection while it measures."""
     options = {"ping": {"count": 5}, "iperf": {"duration": 2}}

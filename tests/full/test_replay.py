@@ -75,7 +75,6 @@ def saved(controller, tmp_path_factory):
     return next(base.glob("reports/*/run.json"))
 
 
-@pytest.mark.smoke
 def test_the_document_has_all_that_the_checks_judge_by(controller, saved, tmp_path):
     """What they said is forgotten on all nodes, and found again from the readings alone."""
     document = json.loads(saved.read_text(encoding="utf-8"))

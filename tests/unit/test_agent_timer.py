@@ -27,10 +27,10 @@ def busiest(moments, width):
     return max(sum(1 for other in ordered if start <= other < start + width) for start in ordered)
 
 
-def test_the_first_passes_are_spread_over_five_minutes():
+def test_the_first_passes_are_spread_over_a_minute():
     first = [turns(node, 1)[0] for node in NODES]
-    assert 0 <= min(first) and 290 < max(first) < 300
-    tenths = Counter(int(moment / 30) for moment in first)
+    assert 0 <= min(first) and 58 < max(first) < 60
+    tenths = Counter(int(moment / 6) for moment in first)
     assert set(tenths) == set(range(10)) and max(tenths.values()) < 140
 
 
@@ -52,7 +52,7 @@ def test_light_checks_never_run_on_all_nodes_at_once():
     1,000 nodes are in one at the same time.
     """
     everything = [turns(node, 12) for node in NODES]
-    assert busiest([one[0] for one in everything], 20.0) < 110
+    assert busiest([one[0] for one in everything], 20.0) < 400
     assert all(busiest([one[turn] for one in everything], 20.0) < 30 for turn in range(1, 12))
 
 

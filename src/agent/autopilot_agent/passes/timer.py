@@ -17,7 +17,7 @@ log = logging.getLogger("autopilot")
 
 #: Maximum delay of the first periodic pass, as a share of the period and in seconds.
 _FIRST_SHARE = 0.1
-_FIRST_MOST = 300.0
+_FIRST_MOST = 60.0
 #: Random variation of each period, as a share.
 JITTER = 0.1
 #: A turn that failed because the GPUs were in use is retried after this share of the period.
