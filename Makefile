@@ -12,7 +12,7 @@ PYTEST = python -m pytest --junit-xml=.build/reports/$@.xml -o cache_dir=.build/
 # `make test`: fast by default. `make test-full`: everything.
 GATES := test-component test-smoke smoke-mesh
 GATES_FULL := test-unit component plays kubernetes mesh molecule
-# These have one process each, and measure nothing.
+# These measure nothing; two run at a time, and sanity is the longest.
 GATES_ASIDE := sanity lint docs test-unit
 GATES_ASIDE_FULL := matrix sanity lint docs artifact import
 # These make network namespaces and measure in them, which is no use beside other tests.
@@ -73,11 +73,11 @@ test-unit: setup
 
 ##   make test-component    checks on stand-in hardware, modules, the agent: real programs, no playbook
 test-component: setup
-	$(PYTEST) -n 3 -m "not full" tests/component
+	$(PYTEST) -n 4 --dist worksteal -m "not full" tests/component
 
 ##   make component         all of tests/component, with what is too long for `make test`
 component: setup
-	$(PYTEST) -n 3 tests/component
+	$(PYTEST) -n 4 --dist worksteal tests/component
 
 ##   make test-smoke        some plays, and the agent on a real Kubernetes
 test-smoke: setup

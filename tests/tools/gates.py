@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Run the gates given as arguments, each a target of the Makefile, and report how each one went.
 
-Gates joined by commas keep one processor busy each and measure nothing: two of them run at a time,
-and the output of each is printed as a whole.
+Gates joined by commas measure nothing: two of them run at a time, and the output of each is printed
+as a whole.
 
 A gate that fails does not keep the others from running. A gate that runs pytest leaves
 .build/reports/<gate>.xml and counts with its tests, any other gate counts as one. A line in
