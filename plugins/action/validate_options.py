@@ -48,11 +48,17 @@ class ActionModule(once.Once):
         playbook = _options.validated(_OPTIONS, self._task.args)["playbook"]
         settings = _Settings(variables, self._templar, playbook)
         extra = set(load_extra_vars(self._loader))
+        state = self._templar.template(variables.get("agent_state"))
         problems = [
             *_variables.misspelt(playbook, settings.names, extra & settings.names),
-            *settings.problems(),
+            # The removal of the agents uses none of their settings.
+            *(settings.problems() if (playbook, state) != ("agent", "absent") else []),
             *_problems_with_pushgateway(variables, self._templar),
-            *(_problems_with_agent(variables, self._templar) if playbook == "agent" else []),
+            *(
+                _problems_with_agent(variables, self._templar)
+                if (playbook, state) == ("agent", "present")
+                else []
+            ),
         ]
         problems = remove_values(problems, settings.secrets())
         if problems:
@@ -116,10 +122,15 @@ class _Settings:
         #: The names of all variables that were set, those of other programs too.
         self.names = {
             name
-            for own in (variables, *self.raws.values())
+            for own in (self._of_play(), *self.raws.values())
             for name, value in own.items()
             if not _is_registered(value) and not _is_default(name, value)
         }
+
+    def _of_play(self) -> dict[str, t.Any]:
+        """The variables of the play without those that its role defines for itself."""
+        own = _variables.names_of_role(self.playbook)
+        return {name: value for name, value in self.variables.items() if name not in own}
 
     def problems(self) -> list[str]:
         """Why values are invalid, one message each."""

@@ -27,12 +27,13 @@ from controller import ROOT
 
 @pytest.fixture
 def validate(tmp_path, monkeypatch):
-    """``validate(playbook="preflight", extra={}, hosts={}, **of_all)``: what the task returns and
-    shows where all hosts have ``of_all`` and ``extra``, the latter from the command line.
+    """``validate(playbook="preflight", extra={}, hosts={}, role={}, **of_all)``: what the task
+    returns and shows where all hosts have ``of_all`` and ``extra``, the latter from the command
+    line, and the play's role has ``role``.
     """
     monkeypatch.chdir(tmp_path)
 
-    def validated(playbook="preflight", extra=None, hosts=None, **of_all):
+    def validated(playbook="preflight", extra=None, hosts=None, role=None, **of_all):
         extra = extra or {}
         monkeypatch.setattr(validate_options, "load_extra_vars", lambda loader: extra)
         raws = {name: {**of_all, **own, **extra} for name, own in (hosts or {"gpu01": {}}).items()}
@@ -41,6 +42,7 @@ def validate(tmp_path, monkeypatch):
             ActionModule,
             {"playbook": playbook},
             {
+                **(role or {}),
                 **raws[first],
                 "inventory_hostname": first,
                 "ansible_play_hosts_all": names,
@@ -381,14 +383,14 @@ def test_what_the_roles_set_is_not_taken_for_an_option(validate):
     assert not validate(**{name: 1 for name in variables.INTERNAL})[0].get("failed")
 
 
-def agent_variables(**given):
-    """The variables of a task in the role agent; templates as the role has them."""
+def role_variables(**given):
+    """The variables that the role agent has of its own; settings as the role templates them."""
     own = load("roles", "agent", "vars", "main.yml")
     own["agent_settings"] = {
         name: given.get(re.search(r"agent_\w+", text).group(), "") if "{{" in text else text
         for name, text in own["agent_settings"].items()
     }
-    return {**variables.role_defaults("agent"), **own, **given}
+    return {**variables.role_defaults("agent"), **own}
 
 
 @pytest.mark.parametrize(
@@ -410,12 +412,28 @@ def agent_variables(**given):
     ],
 )
 def test_settings_of_the_agent_are_refused_by_the_agents_own_rules(validate, given, said):
-    assert said in validate("agent", **agent_variables(**given))[0]["msg"]
+    assert said in validate("agent", role=role_variables(**given), **given)[0]["msg"]
 
 
 def test_the_defaults_of_the_role_agent_are_valid(validate):
-    result, shown = validate("agent", **agent_variables())
+    result, shown = validate("agent", role=role_variables())
     assert not result.get("failed"), (result, shown)
+
+
+@pytest.mark.parametrize("name", ["agent_image", "agent_objects"])
+def test_a_variable_that_the_role_agent_defines_for_itself_is_refused(validate, name):
+    """On the command line it would win over the role's, in an inventory it would be ignored."""
+    for given in ({"extra": {name: "x"}}, {name: "x"}):
+        result, _shown = validate("agent", role=role_variables(), **given)
+        assert f"unsupported variable {name!r}" in result["msg"]
+
+
+def test_a_misspelt_variable_does_not_remove_the_agents_of_another_cluster(validate):
+    given = {"agent_state": "absent", "agent_image_tag": "latest"}
+    result, _shown = validate("agent", role=role_variables(), **given)
+    assert not result.get("failed"), result
+    result, _shown = validate("agent", role=role_variables(), agent_contxt="prod", **given)
+    assert "'agent_contxt' (did you mean 'agent_context'?)" in result["msg"]
 
 
 def test_a_setting_of_the_agent_is_named_by_the_variable_of_the_role():

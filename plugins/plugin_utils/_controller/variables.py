@@ -159,6 +159,11 @@ def _read(role: str, *path: str) -> t.Any:
         return yaml.safe_load(file)
 
 
+def names_of_role(playbook: str) -> set[str]:
+    """The variables that the role of the playbook defines for itself, and no user may set."""
+    return set(_read("agent", "vars", "main.yml")) if playbook == "agent" else set()
+
+
 def spec_of(playbook: str) -> Spec:
     """The argument spec of all variables that a playbook validates."""
     if playbook == "agent":
@@ -191,7 +196,6 @@ def misspelt(playbook: str, given: t.Collection[str], extra: t.Collection[str]) 
     found = []
     # Other programs have variables with the prefix agent_ too.
     prefixes = _PREFIX_OF_AGENT if playbook == "agent" else _PREFIXES
-    known |= set(_read("agent", "vars", "main.yml")) if playbook == "agent" else set()
     for name in sorted(set(given) - known):
         prefix = prefixes.match(name)
         same = sorted(
