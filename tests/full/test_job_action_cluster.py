@@ -138,11 +138,12 @@ def job_action(controller, namespace, tmp_path):
     return run
 
 
-def test_a_job_and_a_jobset_are_suspended_once(lab, namespace, jobset_kind, job_action):
-    user = allow(lab, namespace, f"suspender-{os.getpid()}", ["get", "patch"])
+def make_job(lab, namespace, **spec):
+    """The Job llama, whose pod has ``spec`` beside a container that no registry has."""
     pod = {
         "restartPolicy": "Never",
         "containers": [{"name": "train", "image": "none.example.org/train:1"}],
+        **spec,
     }
     lab.create(
         {
@@ -152,6 +153,11 @@ def test_a_job_and_a_jobset_are_suspended_once(lab, namespace, jobset_kind, job_
             "spec": {"template": {"spec": pod}},
         }
     )
+
+
+def test_a_job_and_a_jobset_are_suspended_once(lab, namespace, jobset_kind, job_action):
+    user = allow(lab, namespace, f"suspender-{os.getpid()}", ["get", "patch"])
+    make_job(lab, namespace)
     lab.create(
         {
             "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -185,20 +191,7 @@ def test_pods_that_stay_are_named_until_they_are_gone(lab, namespace, job_action
     node = f"silent-{os.getpid()}"
     lab.make_node(node)
     user = allow(lab, namespace, f"prover-{os.getpid()}", ["get", "patch"])
-    pod = {
-        "restartPolicy": "Never",
-        "nodeName": node,
-        "tolerations": [{"operator": "Exists"}],
-        "containers": [{"name": "train", "image": "none.example.org/train:1"}],
-    }
-    lab.create(
-        {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {"name": "llama", "namespace": namespace},
-            "spec": {"template": {"spec": pod}},
-        }
-    )
+    make_job(lab, namespace, nodeName=node, tolerations=[{"operator": "Exists"}])
 
     def pods():
         return lab.get("pods", "-n", namespace)["items"]
@@ -221,18 +214,7 @@ def test_pods_that_stay_are_named_until_they_are_gone(lab, namespace, job_action
 
 def test_a_suspension_without_the_right_to_list_pods_proves_nothing(lab, namespace, job_action):
     user = allow(lab, namespace, f"blind-{os.getpid()}", ["get", "patch"], pods=False)
-    pod = {
-        "restartPolicy": "Never",
-        "containers": [{"name": "train", "image": "none.example.org/train:1"}],
-    }
-    lab.create(
-        {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {"name": "llama", "namespace": namespace},
-            "spec": {"template": {"spec": pod}},
-        }
-    )
+    make_job(lab, namespace)
     answer = job_action(user, "Job", "llama")
     assert answer["changed"] and "not proven" in answer["msg"]
     assert answer["msg"].endswith(f"; allow list pods in namespace {namespace}")
@@ -240,18 +222,7 @@ def test_a_suspension_without_the_right_to_list_pods_proves_nothing(lab, namespa
 
 def test_who_may_not_is_told_so(lab, namespace, job_action):
     user = allow(lab, namespace, f"reader-{os.getpid()}", ["get"])
-    pod = {
-        "restartPolicy": "Never",
-        "containers": [{"name": "train", "image": "none.example.org/train:1"}],
-    }
-    lab.create(
-        {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {"name": "llama", "namespace": namespace},
-            "spec": {"template": {"spec": pod}},
-        }
-    )
+    make_job(lab, namespace)
     refused = job_action(user, "Job", "llama")
     assert "cannot patch resource" in refused["msg"] and not lab.get(
         "job.batch", "llama", "-n", namespace

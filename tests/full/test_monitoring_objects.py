@@ -7,14 +7,11 @@ operator is there as APIs only.
 from __future__ import annotations
 
 import base64
-import json
-import sys
-from pathlib import Path
 
 import pytest
 
 from agent_role import changed, crd, load_crds, removed_crds
-from controller import linked, with_kubernetes_core
+from controller import cluster_playbook
 
 GROUP = "monitoring.coreos.com"
 OPERATOR = (
@@ -31,31 +28,13 @@ OPERATORS_KINDS = "prometheusrules,servicemonitors,alertmanagerconfigs"
 @pytest.fixture
 def play(lab, tmp_path):
     """``play(*arguments, **variables)``: the playbook against the lab; the finished process."""
-    controller = with_kubernetes_core(linked(tmp_path / "controller", Path(sys.executable).parent))
-
-    def run(*arguments, **variables):
-        given = {
-            "monitoring_target": "kubernetes",
-            "monitoring_kubeconfig": str(lab.kubeconfig),
-            "monitoring_namespace": "watching",
-            **variables,
-        }
-        return controller.run(
-            "ansible-playbook",
-            "-i",
-            "localhost,",
-            "-c",
-            "local",
-            "autopilot.gpu.monitoring",
-            "-e",
-            json.dumps(given),
-            *arguments,
-            cwd=tmp_path,
-            TMPDIR=str(tmp_path),
-            ANSIBLE_PYTHON_INTERPRETER=sys.executable,
-        )
-
-    return run
+    return cluster_playbook(
+        "autopilot.gpu.monitoring",
+        tmp_path,
+        monitoring_target="kubernetes",
+        monitoring_kubeconfig=str(lab.kubeconfig),
+        monitoring_namespace="watching",
+    )
 
 
 @pytest.fixture

@@ -5,12 +5,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
-import sys
-from pathlib import Path
 
-from controller import linked, with_kubernetes_core
+from controller import cluster_playbook
 from lab import wait_until
 
 #: Every kind that could be left behind, and where one looks for it.
@@ -24,32 +21,13 @@ KINDS = (
 
 def agent_playbook(lab, directory):
     """``run(*arguments, **variables)``: run the playbook; the finished process."""
-    controller = with_kubernetes_core(linked(directory / "controller", Path(sys.executable).parent))
-
-    def run(*arguments, **variables):
-        given = {
-            "agent_kubeconfig": str(lab.kubeconfig),
-            "agent_runtime_class": "",
-            "agent_rollout_timeout": 0,
-            **variables,
-        }
-        # It keeps what APIs there are in a file of its temporary directory.
-        return controller.run(
-            "ansible-playbook",
-            "-i",
-            "localhost,",
-            "-c",
-            "local",
-            "autopilot.gpu.agent",
-            "-e",
-            json.dumps(given),
-            *arguments,
-            cwd=directory,
-            TMPDIR=str(directory),
-            ANSIBLE_PYTHON_INTERPRETER=sys.executable,
-        )
-
-    return run
+    return cluster_playbook(
+        "autopilot.gpu.agent",
+        directory,
+        agent_kubeconfig=str(lab.kubeconfig),
+        agent_runtime_class="",
+        agent_rollout_timeout=0,
+    )
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,6 +141,32 @@ def with_kubernetes_core(controller):
     (controller.collections / "ansible_collections").mkdir(parents=True, exist_ok=True)
     (controller.collections / "ansible_collections/kubernetes").symlink_to(installed)
     return controller
+
+
+def cluster_playbook(playbook, directory, **defaults):
+    """``run(*arguments, **variables)``: run a playbook that speaks to a cluster, on this machine;
+    the finished process.
+    """
+    controller = with_kubernetes_core(linked(directory / "controller", Path(sys.executable).parent))
+
+    def run(*arguments, **variables):
+        return controller.run(
+            "ansible-playbook",
+            "-i",
+            "localhost,",
+            "-c",
+            "local",
+            playbook,
+            "-e",
+            json.dumps({**defaults, **variables}),
+            *arguments,
+            cwd=directory,
+            # kubernetes.core keeps what APIs there are in a file of its temporary directory.
+            TMPDIR=str(directory),
+            ANSIBLE_PYTHON_INTERPRETER=sys.executable,
+        )
+
+    return run
 
 
 def statuses(document):
