@@ -458,7 +458,9 @@ def filled(tmp_path_factory):
                 }
                 | {None}
                 == pushed
-            )
+            ),
+            # A scrape that takes more than a second on a busy machine fails, and its series go.
+            seconds=120,
         )
         servers.eventually(
             lambda: (
