@@ -190,6 +190,12 @@ TABLE = {
         "fail",
         [(*LOW, 0)],
     ),
+    "two of H100 with 12 of 18 links to switches": (
+        node([gpu(index, links=[SWITCH] * 12) for index in range(2)], 260),
+        {},
+        "fail",
+        [(*LOW, 0)],
+    ),
     "wired": (node(WIRED[:2], 48), {}, "pass", []),
     "wired, half of it": (node(WIRED[:2], 24), {}, "fail", [(*LOW, 0)]),
     # against the node's other pairs
@@ -241,6 +247,24 @@ TABLE = {
         {"minimum": 335},
         "fail",
         [("minimum_too_high", "warn", "fix_configuration", None), (*LOW, 0)],
+    ),
+    "a minimum that fewer links to switches do not carry": (
+        node([gpu(index, links=[SWITCH] * 12) for index in range(2)], 260),
+        {"minimum": 335},
+        "fail",
+        [(*LOW, 0)],
+    ),
+    "a minimum that a pair cannot carry, whose links are not shown": (
+        node([gpu(index, NVL, []) for index in range(2)], 256),
+        {"minimum": 335},
+        "warn",
+        [("minimum_too_high", "warn", "fix_configuration", None)],
+    ),
+    "a minimum for NVLinks that the driver does not show": (
+        node([gpu(index, links=[]) for index in range(2)], 40),
+        {"minimum": 335},
+        "fail",
+        [(*LOW, 0)],
     ),
     "the minimum on cards": (node(CARDS[:2], 11), {"minimum": 20}, "fail", [(*LOW, 0)]),
     # access

@@ -21,7 +21,7 @@ from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, Headline, StatusText
 from ...knowledge.links import GB
-from ...knowledge.nvlinks import RAW_SHARE, nvlinks_of
+from ...knowledge.nvlinks import RAW_SHARE, Links, nvlinks_of
 from ...model import (
     FAIL,
     LIGHT,
@@ -330,11 +330,18 @@ def _slow(pairs: List[_Pair], options: Options) -> List[_Slow]:
 
 
 def _exceeds(minimum: Optional[float], pair: _Pair) -> bool:
-    """True if no healthy pair with these NVLinks reaches the minimum in GB/s."""
+    """True if no healthy pair with the NVLinks of this model and board reaches the minimum in GB/s."""
     row = nvlinks_of(pair.one.get("name"))
-    if minimum is None or pair.kind != NVLINK or row is None or not row.speed:
+    if minimum is None or row is None or not row.speed:
         return False
-    return minimum * GB > pair.links * row.speed * 1e6 * RAW_SHARE
+    return minimum * GB > _healthy_links(pair, row) * row.speed * 1e6 * RAW_SHARE
+
+
+def _healthy_links(pair: _Pair, row: Links) -> int:
+    """The NVLinks of a healthy pair: those between two GPUs are the board's choice, but a link that
+    a switch or the driver does not show is missing.
+    """
+    return pair.links if pair.kind == NVLINK and pair.direct else row.most
 
 
 def _minimum_findings(pairs: List[_Pair], options: Options) -> List[Finding]:
@@ -346,11 +353,13 @@ def _minimum_findings(pairs: List[_Pair], options: Options) -> List[Finding]:
     if not beyond:
         return []
     first = beyond[0]
+    row = nvlinks_of(first.one.get("name"))
+    links = _healthy_links(first, row) if row else first.links
     message = (
-        f"the option minimum is {minimum:g} GB/s, more than the {first.links} NVLinks of "
+        f"the option minimum is {minimum:g} GB/s, more than the {links} NVLinks of "
         f"{first.one.get('name')} carry between two GPUs; judged without it"
     )
-    evidence = {"minimum": minimum, "links": first.links}
+    evidence = {"minimum": minimum, "links": links}
     return [Finding("minimum_too_high", WARN, message, "fix_configuration", NODE, evidence)]
 
 
