@@ -303,5 +303,15 @@ def test_a_file_for_amd_gpus_expects_no_gpu_of_nvidia():
     )
     assert (taken.expected_gpus, set(taken.options)) == (None, {"memory_and_cpu"})
     assert [one["reason"] for one in taken.not_taken] == [
-        "the file is for AMD GPUs, which no check reads"
+        "the file has AMD GPUs for this host, which no check reads"
     ] * 3
+
+
+def test_amd_gpus_of_other_hosts_cost_a_host_with_nvidia_gpus_none_of_its_lines():
+    text = (
+        " mi* || check_gpu_count 8 rocm\n h100* || check_gpu_count 8\n h100* || check_gpu_bw 48 335\n"
+        " /[/ || check_gpu_xgmi\n"
+    )
+    taken = nhc.read(text, "h100-07")
+    assert (taken.expected_gpus, set(taken.options)) == (8, {"pcie_bandwidth", "gpu_link"})
+    assert nhc.read(text, "mi300-07").expected_gpus is None

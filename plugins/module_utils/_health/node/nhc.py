@@ -67,7 +67,7 @@ class Taken:
         }
 
 
-#: Lines that only files for AMD GPUs have (azurehpc-health-checks, nd96asr_mi200_v4.conf and
+#: Lines that only hosts with AMD GPUs have (azurehpc-health-checks, nd96asr_mi200_v4.conf and
 #: nd96isr_mi300x_v5.conf), and those about GPUs.
 _FOR_AMD = re.compile(r"^check_gpu_count\s+\S+\s+rocm\b|^check_(rccl|gpu_xgmi)")
 _OF_GPUS = re.compile(r"^check_(gpu|cuda|nv|rccl|nccl)")
@@ -90,7 +90,7 @@ def read(text: str, host: Optional[str] = None) -> Taken:
         raise ValueError("no line has the form '<hostmask> || <check>' of an NHC configuration")
     taken = Taken()
     variables: Dict[str, str] = {}
-    for_amd = any(_FOR_AMD.search(line.check) for line in lines)
+    for_amd = any(_FOR_AMD.search(line.check) and _applies(line, host) for line in lines)
     for line in lines:
         where = {"line": line.number, "text": f"{line.mask} || {line.check}"}
         try:
@@ -98,7 +98,7 @@ def read(text: str, host: Optional[str] = None) -> Taken:
                 continue
             taken.lines += 1
             if for_amd and _OF_GPUS.match(line.check):
-                raise NotTaken("the file is for AMD GPUs, which no check reads")
+                raise NotTaken("the file has AMD GPUs for this host, which no check reads")
             difference = _take(line.check, taken, variables)
         except NotTaken as reason:
             taken.not_taken.append({**where, "reason": str(reason)})
@@ -106,6 +106,14 @@ def read(text: str, host: Optional[str] = None) -> Taken:
             if difference:
                 taken.differences.append({**where, "reason": difference})
     return taken
+
+
+def _applies(line: _Line, host: Optional[str]) -> bool:
+    """True if the line is for the host; an invalid mask is for none."""
+    try:
+        return host is None or matches(line.mask, host)
+    except NotTaken:
+        return False
 
 
 def _lines(text: str) -> List[_Line]:
