@@ -125,11 +125,16 @@ def test_a_whole_document_is_a_figure():
     assert iperf3.parse_client(ended(TEXT + "\n"), reverse=True) == FIGURE
 
 
-def test_a_refusal_of_iperf3_3_9_is_in_stderr():
+PRELOAD = "ERROR: ld.so: object 'libx.so' from LD_PRELOAD cannot be preloaded: ignored.\n"
+
+
+@pytest.mark.parametrize("before", ["", PRELOAD])
+@pytest.mark.parametrize("document", [{"start": {}, "intervals": [], "end": {}}, None])
+def test_a_refusal_of_iperf3_3_9_is_in_stderr(document, before):
     """Debian 11 and Ubuntu 22.04 have it; its document has no error."""
     refused = ended(
-        json.dumps({"start": {}, "intervals": [], "end": {}}),
-        "iperf3: error - unable to connect to server: Connection refused\n",
+        json.dumps(document) if document else "",
+        f"{before}iperf3: error - unable to connect to server: Connection refused\n",
         1,
     )
     error = iperf3.parse_client(refused, reverse=False)["error"]

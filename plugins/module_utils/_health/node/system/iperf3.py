@@ -258,22 +258,28 @@ def _document_of(completed: Completed) -> Tuple[_Document, Optional[ErrorReading
         trouble = programs.error("truncated", "the output of iperf3 exceeds the limit")
     elif not completed.stdout.strip():
         # Unsupported options are reported without a document.
-        words = completed.stderr.strip().splitlines()
+        said = _said(completed.stderr)
         trouble = (
-            _failed(words[0])
-            if words
-            else programs.error("not_understood", "iperf3 printed nothing")
+            _failed(said) if said else programs.error("not_understood", "iperf3 printed nothing")
         )
     if trouble:
         return {}, trouble
     document, trouble = _whole_document(completed.stdout)
-    said = completed.stderr.strip().splitlines() if completed.returncode else []
+    said = _said(completed.stderr) if completed.returncode else None
     if "error" in document:
         trouble = _failed(document["error"])
     elif said:
         # iperf3 3.9 writes a document without its error.
-        trouble = _failed(said[0])
+        trouble = _failed(said)
     return document, trouble
+
+
+def _said(stderr: str) -> Optional[str]:
+    """iperf3's own line on standard error, else the first: a loader may write lines before it."""
+    lines = stderr.strip().splitlines()
+    return next(
+        (line for line in lines if line.startswith("iperf3: ")), lines[0] if lines else None
+    )
 
 
 def _whole_document(text: str) -> Tuple[_Document, Optional[ErrorReading]]:
