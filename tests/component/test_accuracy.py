@@ -201,6 +201,12 @@ def test_an_entry_that_means_nothing_is_refused(entry, words, tmp_path):
         accuracy.load(tmp_path)
 
 
+def test_a_name_of_no_scenario_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        accuracy.main(["--only", "no such scenario"])
+    assert "no scenario has 'no such scenario' in its name" in capsys.readouterr().err
+
+
 def test_two_scenarios_of_one_name_are_refused(tmp_path):
     (tmp_path / "twice.yml").write_text(yaml.safe_dump([{"name": "a", "kind": "healthy"}] * 2))
     with pytest.raises(ValueError, match="a: there are two scenarios of this name"):

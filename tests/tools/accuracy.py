@@ -714,6 +714,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
     scenarios = [
         scenario for scenario in load(chosen.corpus) if (chosen.only or "") in scenario.name
     ]
+    if not scenarios:
+        parser.error(f"no scenario has {chosen.only!r} in its name")
     if chosen.list:
         print("\n".join(f"{scenario.kind}: {scenario.name}" for scenario in scenarios))
         return 0
