@@ -7,8 +7,11 @@ a tool that is missing or hangs is never agreement.
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -139,6 +142,29 @@ def test_a_failure_that_nvidia_smi_confirms_is_a_right_answer(node, report):
     [rows] = [one for one in document["checks"] if one["check"] == "remapped_rows"]
     assert rows["status"] == "fail"
     assert (status, document["verdict"]["reasons"]) == (0, [])
+
+
+@pytest.mark.parametrize(("number", "severity", "judged"), [(29, 5, "warn"), (33, 2, "fail")])
+def test_dcgm_prints_fail_for_a_warning_too(node, report, number, severity, judged):
+    """29 is persistence mode, a configuration; 33 isolates the GPU."""
+    fault = {"test": "software", "gpu": 0, "id": number, "severity": severity, "text": "a fault"}
+    built = node({"gpus": 1, "cuda": RATES, "dcgmi": {"faults": [fault]}})
+    hardware_world.install(built)
+    status, _output, document, _page = report(built)
+    [diagnostic] = [one for one in document["checks"] if one["check"] == "dcgm_diag"]
+    assert diagnostic["status"] == judged
+    assert results(document, "dcgmi") == {("result", None): "agree"}
+    assert (status, document["verdict"]["reasons"]) == (0, [])
+
+
+def test_no_tool_is_started_after_the_limit(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(PROGRAM.parent))
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n", encoding="utf-8")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    tools = importlib.import_module("tools")
+    with pytest.raises(tools.Unusable, match="nvidia-smi was not started: no time was left"):
+        tools.Tools(time.monotonic()).nvidia_smi()
 
 
 def test_nothing_is_run_without_a_gpu(node, report):

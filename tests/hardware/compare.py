@@ -9,6 +9,8 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from tools import Machine, Tools, Unusable
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import dcgm_diag
+
 AGREE, DIFFERS, NOT_COMPARED = "agree", "differs", "not compared"
 
 #: Share by which two measurements of one bandwidth may differ: both take medians of idle links.
@@ -143,8 +145,11 @@ def with_nvbandwidth(ran: Dict[str, Ran], tools: Tools, gpus: int) -> Iterator[C
 
 
 def with_dcgmi(diagnostic: Ran, tools: Tools) -> Iterator[Comparison]:
-    status = diagnostic.result["status"]
-    ours = {"fail": "fail", "pass": "pass", "warn": "pass"}.get(status)
+    """Compare DCGM's own results as the check read them: DCGM also prints ``Fail`` for what the
+    check only warns of, such as persistence mode.
+    """
+    results = dcgm_diag.first_run_statuses(diagnostic.readings)
+    ours = next((one for one in ("fail", "pass") if one in results), None)
     try:
         theirs = tools.dcgm()
     except Unusable as error:
