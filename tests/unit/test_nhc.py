@@ -307,6 +307,21 @@ def test_a_file_for_amd_gpus_expects_no_gpu_of_nvidia():
     ] * 3
 
 
+@pytest.mark.parametrize(
+    ("counts", "options"),
+    [
+        ("128 128 128", {"threads": 128}),
+        ("2 96 96", {"sockets": 2, "cores": 96, "threads": 96}),
+        ("1 1", {"sockets": 1, "cores": 1}),
+    ],
+)
+def test_processors_that_nhc_counts_as_sockets_are_threads(counts, options):
+    """AzNHC's file for GB200; /proc/cpuinfo of Arm has no physical id."""
+    taken = nhc.read(f" * || check_hw_cpuinfo {counts}\n")
+    assert taken.options == {"memory_and_cpu": options}
+    assert len(taken.differences) == (1 if list(options) == ["threads"] else 0)
+
+
 def test_amd_gpus_of_other_hosts_cost_a_host_with_nvidia_gpus_none_of_its_lines():
     text = (
         " mi* || check_gpu_count 8 rocm\n h100* || check_gpu_count 8\n h100* || check_gpu_bw 48 335\n"

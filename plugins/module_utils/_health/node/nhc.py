@@ -372,13 +372,18 @@ def _nvme(words: Sequence[str], taken: Taken) -> str:
 
 def _cpus(words: Sequence[str], taken: Taken) -> str:
     names = ("sockets", "cores", "threads")
-    taken.check(
-        "memory_and_cpu",
-        **{
-            name: int(_number(words, place, f"the number of {name}"))
-            for place, name in enumerate(names[: len(words)])
-        },
-    )
+    counts = {
+        name: int(_number(words, place, f"the number of {name}"))
+        for place, name in enumerate(names[: len(words)])
+    }
+    # As in nd128isr_ndr_gb200_v6.conf: 128 of each, on two sockets.
+    if len(counts) == len(names) and len(set(counts.values())) == 1:
+        taken.check("memory_and_cpu", threads=counts["threads"])
+        return (
+            "NHC counts each processor as a socket where /proc/cpuinfo names no socket, as on Arm; "
+            "only the threads are checked"
+        )
+    taken.check("memory_and_cpu", **counts)
     return ""
 
 
