@@ -61,14 +61,14 @@ BANDWIDTHS: List[Bandwidth] = [
     _hbm(r"\bH20-3e\b", 4800, 1635)._replace(warn=1635 * GB),
     _hbm(r"\bH20\b", 4000, 1507)._replace(warn=1507 * GB),
     _hbm(r"\bH100 NVL\b", 3938, 2043),
-    # Cards, and boards of 64, 94 and 96 GB with HBM2e (PCI ids 2337, 2338, 2339), which NVML calls
-    # "NVIDIA H100" (nvidia-smi of MareNostrum 5 and of MUSICA).
+    # Boards of 64, 94 and 96 GB with HBM2e (PCI ids 2337, 2338, 2339), which are "NVIDIA H100" on
+    # MareNostrum 5 and MUSICA, and cards.
     _hbm(
         r"\b(H100|H800) PCIe\b|\bH100\b.*\bHBM2e?\b|\bH100 (SXM5 )?(64|94|96)GB\b|\bH100\s*$", 2039
     ),
     _hbm(r"\b(H100|H800)\b", 3352, 1905),
     # Leonardo: four stacks of HBM2e, 1.64 TB/s (CINECA, "Leonardo: A Pan-European Pre-Exascale
-    # Supercomputer"); PG506-242 and PG506-243 (PCI id 20b3) in DCGM's file.
+    # Supercomputer"). DCGM's PG506-242 (PCI id 20b3).
     _hbm(r"\bA100-SXM-64GB\b", 1640, 986),
     _hbm(r"\bA100X\b", 2039, 1174),
     _hbm(r"\bA(100|800)\b.*\b80GB PCIe\b", 1935),

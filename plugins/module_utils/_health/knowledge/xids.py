@@ -51,7 +51,18 @@ _WATCH = Verdict(WARN, "watch", "watch the GPU; if it returns, report it")
 _REPAIR = Verdict(
     WARN, "reset_gpu", "reset the GPU when its jobs have ended, so that the repair takes effect"
 )
+_DIAGNOSE = Verdict(
+    WARN,
+    "replace_part",
+    "run the field diagnostic when the node is drained; the GPU may need replacement",
+)
 _LINK = Verdict(WARN, "watch", "check the error counters of the link and its other end")
+FATAL_LINK = Verdict(
+    FAIL,
+    "reset_gpu",
+    "drain the node and reset the GPU; if it returns, check the other end of the link and "
+    "the switch",
+)
 
 #: Verdicts by NVIDIA's immediate action.
 _BY_ACTION: Dict[str, Verdict] = {
@@ -75,12 +86,7 @@ _BY_ACTION: Dict[str, Verdict] = {
     "": _WATCH,
     # The text contains the severity: see `FATAL_IN_TEXT`.
     "WORKFLOW_NVLINK5_ERR": _LINK,
-    "WORKFLOW_NVLINK_ERR": Verdict(
-        FAIL,
-        "reset_gpu",
-        "drain the node and reset the GPU; if it returns, check the other end of the link "
-        "and the switch",
-    ),
+    "WORKFLOW_NVLINK_ERR": FATAL_LINK,
     "WORKFLOW_XID_48": _RESET,
     # Alone it is a sign that the fabric manager cleaned up; with another Xid it is a consequence of
     # that.
@@ -111,16 +117,8 @@ _OWN: Dict[int, Verdict] = {
     92: Verdict(WARN, "watch", "check the GPU's temperature and its corrected memory errors"),
     121: _LINK,
     137: _LINK,
-    157: Verdict(
-        WARN,
-        "replace_part",
-        "run the field diagnostic when the node is drained; the GPU may need replacement",
-    ),
-    161: Verdict(
-        WARN,
-        "replace_part",
-        "run the field diagnostic when the node is drained; the GPU may need replacement",
-    ),
+    157: _DIAGNOSE,
+    161: _DIAGNOSE,
     162: _INFORMATION,
     163: _INFORMATION,
     164: _INFORMATION,
@@ -143,14 +141,8 @@ _OWN: Dict[int, Verdict] = {
     175: _RESET,
 }
 
-#: Xids of NVLink 5 whose text says ``Fatal`` or ``Nonfatal``, and the verdict of a fatal one.
+#: Xids of NVLink 5 whose text says ``Fatal`` or ``Nonfatal``.
 FATAL_IN_TEXT = tuple(range(144, 151))
-FATAL_LINK = Verdict(
-    FAIL,
-    "reset_gpu",
-    "drain the node and reset the GPU; if it returns, check the other end of the link and "
-    "the switch",
-)
 #: Reasons of a link that went down (Xid 149, bits 20 to 25 of the first number in its text) at which
 #: the catalogue's sheet for Xids 144 to 150 says to do nothing to the GPU, although the line says
 #: ``Fatal``: the user's software, the host.

@@ -311,14 +311,10 @@ def _judge_absence(readings: DcgmReadings, options: Options, gpus: List[DcgmGpu]
     if partitioned:
         return partitioned
     if "dcgmi" in readings and not readings["dcgmi"]:
-        return [
-            Finding(
-                "dcgmi_missing",
-                UNKNOWN,
-                _missing(readings.get("in_agent_image") is True),
-                "fix_configuration",
-            )
-        ]
+        message = "dcgmi is not installed"
+        if readings.get("in_agent_image") is True:
+            message = "the agent's image has no dcgmi"
+        return [Finding("dcgmi_missing", UNKNOWN, message, "fix_configuration")]
     held = (
         busy_gate.judge(readings["before"])
         if "before" in readings and not options.get("force")
@@ -327,15 +323,6 @@ def _judge_absence(readings: DcgmReadings, options: Options, gpus: List[DcgmGpu]
     return held or [
         Finding("diagnostic_not_run", UNKNOWN, "DCGM's diagnostic was not run", "watch")
     ]
-
-
-def _missing(in_agent_image: bool) -> str:
-    """Return the message of ``dcgmi_missing``: rebuild the agent's image, or install DCGM on the
-    host.
-    """
-    if in_agent_image:
-        return "the agent's image has no dcgmi"
-    return "dcgmi is not installed"
 
 
 def _judge_runs(
@@ -401,7 +388,7 @@ def _left_behind(runs: List[DcgmRun]) -> List[Finding]:
 
 
 def _judge_run(run: DcgmRun) -> List[Finding]:
-    """True if the run produced a complete result."""
+    """Why a run has no complete result."""
     report, returncode = run.get("report", {}), run.get("returncode")
     evidence = {"returncode": returncode, "argv": run.get("argv")}
     hint = knowledge.exit_hint(returncode)

@@ -21,7 +21,7 @@ from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, Headline, StatusText
 from ...knowledge.links import GB
-from ...knowledge.nvlinks import RAW_SHARE, Links, nvlinks_of
+from ...knowledge.nvlinks import RAW_SHARE, nvlinks_of
 from ...model import (
     FAIL,
     LIGHT,
@@ -293,7 +293,7 @@ def _slow(pairs: List[_Pair], options: Options) -> List[_Slow]:
         if pair.rate is None:
             continue
         verdicts = []
-        minimum = None if _exceeds(given, pair) else given
+        minimum = None if _too_few_links(given, pair) else given
         if minimum and (pair.kind == NVLINK or not linked) and pair.rate < minimum * GB:
             verdicts.append((FAIL, Expectation(minimum * GB, "bytes/s", "override", "minimum")))
         floors = None if minimum else _floors(pair)
@@ -329,38 +329,30 @@ def _slow(pairs: List[_Pair], options: Options) -> List[_Slow]:
     return found
 
 
-def _exceeds(minimum: Optional[float], pair: _Pair) -> bool:
-    """True if no healthy pair with the NVLinks of this model and board reaches the minimum in GB/s."""
-    row = nvlinks_of(pair.one.get("name"))
-    if minimum is None or row is None or not row.speed:
-        return False
-    return minimum * GB > _healthy_links(pair, row) * row.speed * 1e6 * RAW_SHARE
-
-
-def _healthy_links(pair: _Pair, row: Links) -> int:
-    """The NVLinks of a healthy pair: those between two GPUs are the board's choice, but a link that
-    a switch or the driver does not show is missing.
+def _too_few_links(minimum: Optional[float], pair: _Pair) -> int:
+    """The NVLinks of a healthy pair if they cannot carry the minimum in GB/s, else 0. The board
+    decides how many connect two GPUs; links to switches that are not shown are missing.
     """
-    return pair.links if pair.kind == NVLINK and pair.direct else row.most
+    row = nvlinks_of(pair.one.get("name"))
+    if minimum is None or row is None:
+        return 0
+    links = pair.links if pair.kind == NVLINK and pair.direct else row.most
+    return links if 0 < links * row.speed * 1e6 * RAW_SHARE < minimum * GB else 0
 
 
 def _minimum_findings(pairs: List[_Pair], options: Options) -> List[Finding]:
-    """The operator's minimum does not fit the GPUs, as 335 GB/s of AzNHC's files for pairs of H100
-    NVL, whose bridges carry 300.
-    """
+    """The operator's minimum does not fit the GPUs, as AzNHC's for pairs of H100 NVL."""
     minimum = positive(options.get("minimum"))
-    beyond = [pair for pair in pairs if _exceeds(minimum, pair)]
-    if not beyond:
-        return []
-    first = beyond[0]
-    row = nvlinks_of(first.one.get("name"))
-    links = _healthy_links(first, row) if row else first.links
-    message = (
-        f"the option minimum is {minimum:g} GB/s, more than the {links} NVLinks of "
-        f"{first.one.get('name')} carry between two GPUs; judged without it"
-    )
-    evidence = {"minimum": minimum, "links": links}
-    return [Finding("minimum_too_high", WARN, message, "fix_configuration", NODE, evidence)]
+    for pair in pairs:
+        links = _too_few_links(minimum, pair)
+        if links:
+            message = (
+                f"the option minimum is {minimum:g} GB/s, more than the {links} NVLinks of "
+                f"{pair.one.get('name')} carry between two GPUs; judged without it"
+            )
+            evidence = {"minimum": minimum, "links": links}
+            return [Finding("minimum_too_high", WARN, message, "fix_configuration", NODE, evidence)]
+    return []
 
 
 def _floors(pair: _Pair) -> Optional[Tuple[float, float]]:
