@@ -413,7 +413,27 @@ def test_lanes_that_all_gpus_lack_may_be_the_boards_design():
     faults = [{"test": "pcie", "gpu": gpu, "id": 46, "severity": 5} for gpu in range(2)]
     result = judge(run(printed(faults=faults), 226))
     assert found(result) == [("pcie_width", "warn", gpu, "watch") for gpu in range(2)]
-    assert "like all GPUs of the node" in result.findings[0].message
+    assert "like all of its model" in result.findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("narrow", "statuses"),
+    [
+        ([0, 1], ["warn", "warn"]),  # both of their model
+        ([0], ["fail"]),
+        ([2], ["fail"]),  # alone of its model, beside others
+        ([0, 2], ["fail", "fail"]),
+        ([0, 1, 2], ["warn", "warn", "fail"]),
+        ([None], ["warn"]),
+    ],
+)
+def test_lanes_are_compared_within_a_model(narrow, statuses):
+    """A node of two H100 and one L40S."""
+    faults = [{"test": "pcie", "gpu": gpu, "id": 46, "severity": 5} for gpu in narrow]
+    told = readings(run(printed(faults=faults, count=3), 226), count=3)
+    told["gpus"][2]["name"] = "NVIDIA L40S"
+    result = judged(told, {"level": 2})
+    assert [one.status for one in result.findings if one.code == "pcie_width"] == statuses
 
 
 def test_a_gpu_that_dcgm_does_not_support():

@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 import time
+from dataclasses import replace
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, TypedDict
 
 from ..devices.measured import GpuIdentity
@@ -342,7 +343,7 @@ def _judge_runs(
     disturbed = busy_gate.disturbed(readings.get("before"), readings.get("after"))
     faults = _judge_faults(runs, subjects, bool(disturbed))
     findings = _judge_run(first) + [
-        _without_containment(one, uncontained) for one in _maybe_by_design(faults, subjects)
+        _without_containment(one, uncontained) for one in _maybe_by_design(faults, gpus)
     ]
     results = dcgm_report.results(report)
     if results:
@@ -488,24 +489,23 @@ def _judge_faults(
     return findings
 
 
-def _maybe_by_design(findings: List[Finding], subjects: Dict[int, Subject]) -> List[Finding]:
-    """Links that are narrower than supported on all GPUs of the node may be the board's or the
-    virtual machine's design; `pcie_link` sees whether the ports confirm them.
+def _maybe_by_design(findings: List[Finding], gpus: List[DcgmGpu]) -> List[Finding]:
+    """Narrow links of all GPUs of a model may be the board's or the virtual machine's design;
+    `pcie_link` sees whether the ports confirm them.
     """
     code = knowledge.OVERRIDES[knowledge.PCIE_WIDTH].code
     narrow = {one.subject for one in findings if one.code == code}
-    if NODE not in narrow and not (subjects and narrow.issuperset(subjects.values())):
-        return findings
+    names = [gpu.get("name") for gpu in gpus]
+    models = list(zip(names, map(gpu_subject, gpus)))
+    wide = {name for name, subject in models if subject not in narrow}
+    alike = {NODE}.union(
+        subject
+        for name, subject in models
+        if name not in wide and (names.count(name) > 1 or len(names) == 1)
+    )
     return [
-        Finding(
-            one.code,
-            WARN,
-            f"{one.message}, like all GPUs of the node",
-            "watch",
-            one.subject,
-            one.evidence,
-        )
-        if one.code == code
+        replace(one, status=WARN, action="watch", message=f"{one.message}, like all of its model")
+        if one.code == code and one.subject in alike
         else one
         for one in findings
     ]
@@ -515,13 +515,10 @@ def _without_containment(finding: Finding, uncontained: List[Subject]) -> Findin
     """On a model without error containment a pending row is urgent; the node stands for GPUs that
     DCGM did not name.
     """
-    if finding.code != "row_remap_pending" or not (
-        finding.subject in uncontained or (finding.subject == NODE and uncontained)
-    ):
-        return finding
-    return Finding(
-        finding.code, FAIL, finding.message, finding.action, finding.subject, finding.evidence
-    )
+    if finding.code == "row_remap_pending" and uncontained:
+        if finding.subject in (NODE, *uncontained):
+            return replace(finding, status=FAIL)
+    return finding
 
 
 def _place(result: dcgm_report.Result) -> Tuple[Any, ...]:

@@ -144,24 +144,30 @@ class FabricState(TypedDict, total=False):
 class DriverGpu(GpuReading, total=False):
     vbios: Optional[str]
     inforom: Optional[str]
+    #: Firmware version; None for a GPU without GSP.
     gsp: Optional[str]
     persistence: Optional[Unsigned]
     compute_mode: Optional[Unsigned]
     mig: Optional[ModeReading]
+    #: Maximum in MHz: graphics, memory.
     clocks: Optional[Dict[str, Optional[Unsigned]]]
     fabric: Optional[FabricState]
 
 
 class DriverReadings(TypedDict, total=False):
     driver_version: Optional[str]
+    #: Of libnvidia-ml.
     library_version: Optional[str]
+    #: Of the loaded kernel module.
     module_version: Optional[str]
+    #: Of libcuda by path.
     cuda_library_versions: Dict[str, str]
     cuda_version: Optional[str]
     gpus: List[Optional[DriverGpu]]
     fabric_manager: FabricManager
     persistenced: bool
     nvlink_disabled: Optional[bool]
+    #: See `gpu_holders.scope`.
     processes_scope: str
 
 
@@ -169,14 +175,7 @@ class DriverReadings(TypedDict, total=False):
 
 
 def measure(probe: Probe) -> Readings:
-    """Read versions: ``driver_version`` (driver), ``library_version`` (libnvidia-ml),
-    ``module_version`` (loaded kernel module), ``cuda_library_versions`` (libcuda by path) and
-    ``cuda_version``. ``gpus``, each with ``vbios``, ``inforom`` and ``gsp`` (versions; gsp is None
-    on GPUs without it), ``persistence``, ``compute_mode``, ``mig`` (current, pending), ``clocks``
-    (maximum in MHz: graphics, memory) and ``fabric`` (state, status). ``fabric_manager``
-    (``switches`` on the bus, ``running``, ``version`` from its log), ``persistenced``,
-    ``nvlink_disabled`` and ``processes_scope`` (`processes.scope`).
-    """
+    """`DriverReadings`."""
     readings = read_gpus(probe, _read)
     nvml = probe.nvml()
     readings["library_version"] = _library_version(nvml)
