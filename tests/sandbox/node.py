@@ -323,7 +323,7 @@ PROFILES = {
 }
 # Models that differ from another by name, memory and device.
 for _name, _like, _called, _memory, _device in (
-    ("H100-64GB", "H100-80GB", "NVIDIA H100 64GB HBM2e", 65536, 0x2337),
+    ("H100-64GB", "H100-80GB", "NVIDIA H100", 65536, 0x2337),  # as on MareNostrum 5
     ("A100-64GB", "A100-SXM4-80GB", "NVIDIA A100-SXM-64GB", 65536, 0x20B3),
     ("GH200-144G", "GH200", "NVIDIA GH200 144G HBM3e", 147456, 0x2348),
     ("X9000", "L40S", "NVIDIA X9000", 49152, 0x9000),  # a model that nobody knows yet
