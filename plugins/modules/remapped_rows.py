@@ -15,7 +15,8 @@ description:
     pages of GPUs without row remapping.
   - A remapped row is not a defect. V(fail) for a row that could not be remapped, 512 rows remapped
     for uncorrectable errors, an exceeded SRAM threshold, 63 retired pages (62 while one more is
-    pending), and any recovery action that the driver requests.
+    pending), and a recovery action that the driver requests. V(unknown) for an unknown recovery
+    action.
   - V(warn) for a row or repair that waits for a reset, because the GPU contains the errors until
     then. V(fail) on models without containment (such as A10, A40, L4, L40S and the RTX series),
     which need the reset before they are used, and for a page with a double-bit error that waits for

@@ -94,9 +94,9 @@ TABLE = {
         [("recovery_action", "fail", 0, "reboot_node")],
     ),
     "driver asks for something new": (
-        small(on(0, "field.230", 6)),
-        "fail",
-        [("recovery_action", "fail", 0, "drain_node")],
+        small(on(0, "field.230", 77)),
+        "unknown",
+        [("recovery_action", "unknown", 0, "watch")],
     ),
     "SRAM threshold": (
         small(on(0, "nvmlDeviceGetSramEccErrorStatus", 1, 9)),

@@ -218,15 +218,20 @@ TABLE = {
         "fail",
         [("recovery_action", "fail", "reset_gpu")],
     ),
-    "driver asks to recover the IMEX domain": (
-        gpu(recovery={"action": 5}),
-        "warn",
-        [("recovery_action", "warn", "fix_configuration")],
+    "driver asks for a bus reset": (
+        gpu(recovery={"action": 6}),
+        "fail",
+        [("recovery_action", "fail", "reset_gpu")],
+    ),
+    "driver asks to reboot the system": (
+        gpu(recovery={"action": 7}),
+        "fail",
+        [("recovery_action", "fail", "reboot_node")],
     ),
     "driver asks for action 77": (
         gpu(recovery={"action": 77}),
-        "fail",
-        [("recovery_action", "fail", "drain_node")],
+        "unknown",
+        [("recovery_action", "unknown", "watch")],
     ),
     "no field 230 on an old driver": (gpu(recovery=None), "pass", []),
     # SRAM, repairs, ECC
@@ -392,9 +397,9 @@ TABLE = {
 }
 
 
-def result_of(read, **options):
+def result_of(read, driver="580.95.05", **options):
     return judge(
-        {"driver_version": "580.95.05", "gpus": [gpu(index=0), gpu(index=1), gpu(index=2), read]},
+        {"driver_version": driver, "gpus": [gpu(index=0), gpu(index=1), gpu(index=2), read]},
         options,
     )
 
@@ -421,7 +426,22 @@ def test_what_waits_for_a_reset_fails_where_a_clean_node_is_required(case):
 
 
 def test_an_action_that_is_not_known_is_named_by_its_number():
-    assert "unknown recovery action (6)" in result_of(gpu(recovery={"action": 6})).summary
+    assert "unknown recovery action (77)" in result_of(gpu(recovery={"action": 77})).summary
+
+
+@pytest.mark.parametrize(
+    "driver, status, action",
+    [
+        ("580.65.06", "fail", "reset_gpu"),
+        ("595.45.04", "warn", "fix_configuration"),
+        ("610.43.02", "warn", "fix_configuration"),
+        (None, "unknown", "watch"),
+        ("", "unknown", "watch"),
+    ],
+)
+def test_action_5_is_a_bus_reset_or_the_imex_domain_by_the_driver(driver, status, action):
+    [finding] = result_of(gpu(recovery={"action": 5}), driver).findings
+    assert (finding.code, finding.status, finding.action) == ("recovery_action", status, action)
 
 
 def test_a_waiting_row_on_a_model_without_containment_says_why_it_must_not_be_used():

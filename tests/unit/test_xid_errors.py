@@ -25,6 +25,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
     ACTIONS,
     FAIL,
     PASS,
+    UNKNOWN,
     WARN,
 )
 
@@ -407,13 +408,21 @@ TABLE = {
     "it asks after an application's error": (read(xid(31), asks(1, 1001), recovery=1), [RESET]),
     "it asks for what is not known": (
         read(asks(9, 1000), recovery=9),
-        [("xid_error", FAIL, "drain_node")],
+        [("xid_warning", UNKNOWN, "watch")],
     ),
     "it changes to the recovery of the IMEX domain": (
         read(
             xid(154, text="action changed from 0x0 (None) to 0x5 (Recover IMEX Domain)"), recovery=5
         ),
         [IMEX],
+    ),
+    "it changes to a bus reset, by NVML 580's number": (
+        read(xid(154, text="action changed from 0x0 (None) to 0x5 (GPU Reset Bus)"), recovery=5),
+        [RESET],
+    ),
+    "it changes to 5 and does not say what that is": (
+        read(xid(154, text="GPU recovery action changed from 0x0 to 0x5"), recovery=5),
+        [("xid_warning", UNKNOWN, "watch")],
     ),
     "the same by another number": (
         read(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import Dict, List, NamedTuple, Optional
 
-from ..model import FAIL, PASS, WARN
+from ..model import FAIL, PASS, UNKNOWN, WARN
 
 ROW_REMAPPING, PAGE_RETIREMENT, NO_PROTECTION = "row_remapping", "page_retirement", "none"
 
@@ -97,7 +97,16 @@ class Recovery(NamedTuple):
 
 
 NO_RECOVERY = Recovery(PASS, "none", "the driver requests no recovery")
-#: NVML's field 230 and the number in Xid 154: NVML API reference, nvmlDeviceGpuRecoveryAction_t.
+_BUS_RESET = Recovery(FAIL, "reset_gpu", "the driver requests a reset of this GPU's bus")
+#: All nodes of the domain log it for one fault, and each GPU works on within its node: NVIDIA's DRA
+#: driver keeps such GPUs in service, too.
+_IMEX = Recovery(
+    WARN,
+    "fix_configuration",
+    "the driver requests to recover the IMEX domain; restart nvidia-imex on all its nodes",
+)
+#: NVML's field 230 and the number in Xid 154: nvmlDeviceGpuRecoveryAction_t of NVML 615. What 5
+#: means depends on the driver.
 _RECOVERY: Dict[int, Recovery] = {
     1: Recovery(FAIL, "reset_gpu", "the driver requests a reset of this GPU"),
     2: Recovery(FAIL, "reboot_node", "the driver requests a reboot of the node"),
@@ -107,14 +116,10 @@ _RECOVERY: Dict[int, Recovery] = {
         "the driver requests to end all work that uses peer-to-peer traffic, then to check again",
     ),
     4: Recovery(FAIL, "reset_gpu", "the driver requests to drain this GPU and to reset it"),
-    # Since NVML 595. All nodes of the domain log it for one fault, and each GPU works on within its
-    # node: NVIDIA's DRA driver keeps such GPUs in service, too.
-    5: Recovery(
-        WARN,
-        "fix_configuration",
-        "the driver requests to recover the IMEX domain; restart nvidia-imex on all its nodes",
-    ),
+    6: _BUS_RESET,
+    7: Recovery(FAIL, "reboot_node", "the driver requests a reboot of the system"),
 }
+_RESET_OR_IMEX = 5
 
 
 def are_contained(name: object, count: float, dram: Optional[float], sram: Optional[float]) -> bool:
@@ -136,14 +141,18 @@ def shares_memory(name: object) -> bool:
     return bool(re.search(r"\bG[HB]\d+\b", str(name)))
 
 
-def recovery_action(number: int, words: str = "") -> Recovery:
+def recovery_action(number: int, words: str = "", driver: Optional[str] = None) -> Recovery:
     """The request for a recovery action other than 0, which is none. ``words`` are the driver's, if
-    known: they count where a later release of the driver has another number for them.
+    known: they count where a later release of the driver has another number for them. ``driver`` is
+    the driver's version: 5 is a bus reset in NVML 580, and the IMEX domain in NVML 595 and later.
     """
-    if "imex" in words.lower():
-        return _RECOVERY[5]
+    branch = int((re.match(r"\d{3,4}", driver or "") or ["0"])[0])
+    if "imex" in words.lower() or (number == _RESET_OR_IMEX and branch >= 590):
+        return _IMEX
+    if number == _RESET_OR_IMEX and (branch or "reset" in words.lower()):
+        return _BUS_RESET
     named = f"{number}, {words}" if words else f"{number}"
     unknown = Recovery(
-        FAIL, "drain_node", f"the driver requests an unknown recovery action ({named})"
+        UNKNOWN, "watch", f"the driver requests an unknown recovery action ({named})"
     )
     return _RECOVERY.get(number, unknown)

@@ -218,23 +218,23 @@ def _pages(nvml: Any, gpu: GpuIdentity) -> Values:
 
 
 def judge(readings: RowsReadings, options: Options) -> CheckResult:
-    strict = bool(options.get("require_clean"))
+    strict, driver = bool(options.get("require_clean")), readings.get("driver_version")
     gpus = all_gpus(readings.get("gpus"))
     # Bad readings from before a GPU stopped answering count too.
     silent = [gpu for gpu in gpus if gpu.get("error") and gpu["error"] != NOT_READ]
     told = [
         finding
         for gpu in silent
-        for finding in _judge_gpu(gpu, gpu_subject(gpu), strict)[0]
+        for finding in _judge_gpu(gpu, gpu_subject(gpu), strict, driver)[0]
         if finding.status in (WARN, FAIL)
     ]
     return judge_gpus(
-        NAME, gpus, lambda gpu, subject: _judge_gpu(gpu, subject, strict), _summary, told
+        NAME, gpus, lambda gpu, subject: _judge_gpu(gpu, subject, strict, driver), _summary, told
     )
 
 
 def _judge_gpu(
-    gpu: RowsGpu, subject: Subject, strict: bool
+    gpu: RowsGpu, subject: Subject, strict: bool, driver: Optional[str]
 ) -> Tuple[List[Finding], List[Measurement]]:
     missing = unread_parts(gpu, _PARTS)
     findings: List[Finding] = []
@@ -270,7 +270,7 @@ def _judge_gpu(
     if rows and ecc and not ecc["current"]:
         message = "ECC is off: new memory errors are not detected"
         findings.append(Finding("ecc_off", PASS, message, "none", subject, {"ecc": ecc}))
-    findings += _repairs(gpu, subject, strict) + _recovery(gpu.get("recovery"), subject)
+    findings += _repairs(gpu, subject, strict) + _recovery(gpu.get("recovery"), subject, driver)
     return findings + unread_findings(gpu, subject, missing), measurements
 
 
@@ -292,10 +292,12 @@ def _placeholder(rows: Values, gpu: RowsGpu) -> bool:
     )
 
 
-def _recovery(recovery: Optional[RecoveryAction], subject: Subject) -> List[Finding]:
+def _recovery(
+    recovery: Optional[RecoveryAction], subject: Subject, driver: Optional[str]
+) -> List[Finding]:
     if not recovery or recovery["action"] == 0:
         return []
-    asked = recovery_action(recovery["action"])
+    asked = recovery_action(recovery["action"], driver=driver)
     evidence = {"field_230": recovery["action"]}
     return [Finding("recovery_action", asked.status, asked.text, asked.action, subject, evidence)]
 
