@@ -620,3 +620,65 @@ def test_during_a_diagnostic_the_last_results_are_the_answer_at_once():
         )
     assert row["status"] == "pass" and row["testing"].startswith("a diagnostic has the GPUs, ")
     assert "Node Status: OK" in after and runs["remapped_rows"] == 2
+
+
+@pytest.mark.parametrize("ahead", [(), ("gpu_count",)], ids=["it runs", "it is next"])
+def test_during_a_diagnostic_no_request_for_other_checks_waits(ahead):
+    """The periodic checks of an image with DCGM have dcgm_diag at level 1 and ping_mesh. The
+    diagnostic also counts while another pass is before it.
+    """
+    periodic = {"PERIODIC_CHECKS": "gpu_count,dcgm_diag,ping_mesh"}
+    paths = {
+        "periodic": "/status?host=gpu01",
+        "dcgm": "/status?host=gpu01&check=dcgm",
+        "ping": "/status?host=gpu01&check=ping&pingnodes=gpu02",
+        "iperf": "/status?host=gpu01&check=iperf",
+    }
+
+    async def story():
+        gate = asyncio.Event()
+        gate.set()
+
+        def gated(check):
+            async def answer():
+                await gate.wait()
+                return result(check)
+
+            return answer
+
+        says = {check: gated(check) for check in ("gpu_count", "dcgm_diag", "ping_mesh")}
+        says["iperf3_pairs"] = gated("iperf3_pairs")
+        async with Agent(settings(**periodic), says) as agent:
+            await agent.get("/status?host=gpu01")
+            before = len(agent.runs)
+            gate.clear()
+            passes = [asyncio.create_task(agent.engine.run([check])) for check in ahead]
+            level = {"dcgm_diag": {"level": 3}}
+            passes.append(asyncio.create_task(agent.engine.run(["dcgm_diag"], level)))
+            while len(agent.runs) == before:
+                await asyncio.sleep(0)
+            headers = {"Accept": "application/json"}
+            told = {
+                name: json.loads((await agent.get(path, headers=headers))[2])["nodes"][0]
+                for name, path in paths.items()
+            }
+            assert not any(task.done() for task in passes)
+            gate.set()
+            await asyncio.gather(*passes)
+            return told, agent.runs[before:]
+
+    told, runs = run(story())
+    assert all(row["testing"].startswith("a diagnostic has the GPUs, ") for row in told.values())
+    assert {name: row["status"] for name, row in told.items()} == {
+        "periodic": "pass",
+        "dcgm": "pass",
+        "ping": "pass",
+        "iperf": "unknown",
+    }
+    assert [one["check"] for one in told["periodic"]["health"]] == [
+        "gpu_count",
+        "dcgm_diag",
+        "ping_mesh",
+    ]
+    assert "there is no earlier result; ask again" in told["iperf"]["summary"]
+    assert [check for check, _options in runs] == [*ahead, "dcgm_diag"]

@@ -21,6 +21,8 @@ FAREWELL = 5.0
 
 #: The check that takes the GPUs above level 1, and seconds for reserving them.
 DIAGNOSTIC, RESERVING = "dcgm_diag", 180.0
+#: The check whose peers a request may name.
+PING = "ping_mesh"
 
 #: Runs one check inside the service, from its options and the run's id.
 Runner = Callable[[Options, str], Awaitable[CheckResult]]

@@ -28,7 +28,7 @@ from _health.fleet.judging.report import NodeVerdict
 from _health.fleet.judging.verdict import judge_node
 
 from . import worker_client
-from .catalogue import DIAGNOSTIC, FAREWELL, Catalogue, takes_gpus
+from .catalogue import DIAGNOSTIC, FAREWELL, PING, Catalogue, takes_gpus
 from .pod_client import PodClient
 from _health.agent.settings import AgentSettings
 
@@ -174,7 +174,7 @@ class Engine(Catalogue):
         chosen = self.chosen(names)
         given = {self.name_of(name): value for name, value in (options or {}).items()}
         wanted = {name: self.options_of(name, given.get(name)) for name in chosen}
-        entry = self._entry_for(json.dumps(wanted, sort_keys=True), chosen, wanted, own)
+        entry = self._entry_for(_key_of(wanted), chosen, wanted, own)
         entry.who += [who] if who not in entry.who else []
         entry.client = entry.client or client
         entry.interested += 1
@@ -190,20 +190,24 @@ class Engine(Catalogue):
         self, names: Sequence[str], options: Dict[str, Options], who: str
     ) -> Optional[Pass]:
         """The answer from the last results while a diagnostic has the GPUs; None if none has, or if
-        the request needs a pass of its own: the diagnostic itself, or a check of the service that
-        did not run with these options. Another check without a last result is unknown.
+        the request is for a diagnostic itself. A check without a last result is unknown.
         """
         wanted = {name: self.options_of(name, options.get(name)) for name in self.chosen(names)}
-        if not self._running or not takes_gpus(self._running.options) or DIAGNOSTIC in wanted:
+        if takes_gpus(wanted) or not self._waits_for_diagnostic(wanted):
             return None
         found = {
             name: self.last[name]
             for name, given in wanted.items()
-            if name in self.last and self.last[name].options == given
+            if name in self.last and _answers(name, given, self.last[name].options)
         }
-        if set(wanted) & set(self.registered) - set(found):
-            return None
-        absent = [Finding("not_checked", UNKNOWN, "no result yet: a diagnostic runs", "watch")]
+        absent = [
+            Finding(
+                "not_checked",
+                UNKNOWN,
+                "a diagnostic has the GPUs, and there is no earlier result; ask again after it",
+                "watch",
+            )
+        ]
         results = [
             found[name].result if name in found else concluded(name, absent, "") for name in wanted
         ]
@@ -223,6 +227,16 @@ class Engine(Catalogue):
             wanted,
             f"a diagnostic has the GPUs, {age}",
         )
+
+    def _waits_for_diagnostic(self, wanted: Dict[str, Options]) -> bool:
+        """True if a pass with these checks would wait for a diagnostic that runs, or is next."""
+        key = _key_of(wanted)
+        for entry in ([self._running] if self._running else []) + self._waiting:
+            if takes_gpus(entry.options):
+                return True
+            if entry.key == key and not entry.future.done():
+                return False
+        return False
 
     def _entry_for(
         self, key: str, chosen: List[str], wanted: Dict[str, Options], own: bool
@@ -458,6 +472,20 @@ class Engine(Catalogue):
             result.measurements,
             round(time.monotonic() - began, 3),
         )
+
+
+def _key_of(wanted: Dict[str, Options]) -> str:
+    """Equal passes have equal keys."""
+    return json.dumps(wanted, sort_keys=True)
+
+
+def _answers(name: str, wanted: Options, had: Options) -> bool:
+    """True if a result with the options ``had`` answers a request with the ``wanted`` ones: a higher
+    level of DCGM includes the lower ones, and a ping of any peers tests this node's interfaces.
+    """
+    if name == DIAGNOSTIC:
+        return int(had.get("level") or 1) >= int(wanted.get("level") or 1)
+    return name == PING or had == wanted
 
 
 def _unfinished(name: str, trouble: MishapReading, seconds: float) -> CheckResult:
