@@ -90,6 +90,7 @@ STEPS = {
         "doors": ["gpu02"],
         "busy": ["gpu02"],
     },
+    "iperf without data network": {"check": IPERF, "pods": pods(), "options": {"plane": "data"}},
     "iperf away": {
         "check": IPERF,
         "pods": pods(),
@@ -260,6 +261,14 @@ def test_both_directions_are_measured_on_the_data_network(told):
 
 def test_the_minimum_of_the_request_is_the_expectation(told):
     assert told["iperf minimum"]["result"]["status"] == "fail", told["iperf minimum"]["result"]
+
+
+def test_a_plane_that_no_agent_has_is_said(told):
+    found = told["iperf without data network"]["result"]
+    assert (found["status"], found["summary"]) == (
+        "skip",
+        "no other agent has an interface of the plane 'data'",
+    )
 
 
 def test_a_server_that_is_refused_is_said(told):

@@ -185,7 +185,8 @@ class Network:
                 continue
             results.append(await self._work(check, dict(asked, port=port), f"{run_id}-{IPERF}"))
         if not results:
-            return _no_peers(IPERF, findings)
+            is_plane_absent = bool(found.ways and not ways)
+            return _no_peers(IPERF, findings, options.get("plane") if is_plane_absent else None)
         merged = concluded(
             IPERF,
             [one for result in results for one in result.findings],
@@ -357,10 +358,12 @@ def _peers_unread(name: str, why: str) -> CheckResult:
     return concluded(name, [Finding(PEERS_UNREAD, UNKNOWN, message, "watch")], "")
 
 
-def _no_peers(name: str, findings: List[Finding]) -> CheckResult:
-    return concluded(
-        name, findings, "there is no other agent to measure with", status=None if findings else SKIP
-    )
+def _no_peers(name: str, findings: List[Finding], plane: Optional[str] = None) -> CheckResult:
+    """The result without a peer; ``plane``: there are peers, but none has such an interface."""
+    summary = "there is no other agent to measure with"
+    if plane:
+        summary = f"no other agent has an interface of the plane {plane!r}"
+    return concluded(name, findings, summary, status=None if findings else SKIP)
 
 
 def _on_plane(ways: List[Way], plane: Optional[str]) -> List[Way]:
