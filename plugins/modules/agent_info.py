@@ -13,7 +13,7 @@ description:
   - Finds every object that the role P(autopilot.gpu.agent#role) created, also in an earlier
     release, every object that the agents created, and the marked nodes.
   - Reports the facts about the cluster that the role needs before it deploys the agent.
-  - Names the nodes whose agent has no DCGM, with the build arguments that add DCGM to the agent's
+  - Names the nodes whose agent has no DCGM, with the build argument that adds DCGM to the agent's
     image.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
@@ -149,14 +149,14 @@ without_dcgm:
       type: list
       elements: str
     message:
-      description: The same as a sentence, with the build arguments that add DCGM to the image.
+      description: The same as a sentence, with the build argument that adds DCGM to the image.
         Empty when no check is left out.
       type: str
   sample:
     nodes: [gpu07]
     left_out: [dcgm_diag, deep_diagnostic]
     message: The agent's image has no DCGM (nodes gpu07). To add DCGM, rebuild the image with
-      --build-arg DCGM_REPOSITORY=URL --build-arg DCGM_KEY=URL.
+      --build-arg DCGM_REPOSITORY=URL.
 """
 
 from ansible.module_utils.basic import AnsibleModule

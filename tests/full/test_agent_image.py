@@ -8,6 +8,7 @@ not as root, no capability, nothing to write to.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -137,6 +138,70 @@ def test_what_it_says_of_itself(built):
     ) == {"3333/tcp", "8080/tcp", "8081/tcp"}
     assert variables(config, {})["PATH"].startswith("/usr/local/nvidia/bin:")
     assert config["Labels"]["org.opencontainers.image.version"] == "test"
+
+
+def package(repository, name, version, files):
+    """A Debian package for every architecture: name -> text or bytes of its files."""
+    root = repository / name
+    (root / "DEBIAN").mkdir(parents=True)
+    (root / "DEBIAN/control").write_text(
+        f"Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: test <a@b.example>\n"
+        "Description: test\n",
+        encoding="ascii",
+    )
+    for path, content in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(content)
+        (root / path).chmod(0o755)
+    archive = repository / f"{name}_{version}_all.deb"
+    agent_image.call(["dpkg-deb", "--root-owner-group", "--build", str(root), str(archive)])
+    shutil.rmtree(root)
+
+
+def signed_repository(directory):
+    """A directory like NVIDIA's CUDA repository: DCGM, and the key in the package cuda-keyring."""
+    repository, home = directory / "repository", directory / "gpg"
+    repository.mkdir()
+    home.mkdir(mode=0o700)
+    gpg = ["gpg", "--homedir", str(home), "--batch", "--passphrase", ""]
+    agent_image.call([*gpg, "--quick-generate-key", "test", "rsa3072", "sign", "never"])
+    agent_image.call([*gpg, "--output", str(directory / "key"), "--export", "test"])
+    key = (directory / "key").read_bytes()
+    package(repository, "datacenter-gpu-manager-4-cuda12", "4.5.0", {"usr/bin/dcgmi": b"#!"})
+    packages = agent_image.call(["dpkg-scanpackages", "."], cwd=repository).encode()
+    (repository / "Packages").write_bytes(packages)
+    line = f" {hashlib.sha256(packages).hexdigest()} {len(packages)} Packages\n"
+    release = f"Date: {time.strftime('%a, %d %b %Y %H:%M:%S UTC', time.gmtime())}\nSHA256:\n{line}"
+    (directory / "Release").write_text(release, encoding="ascii")
+    signed = ["--output", str(repository / "InRelease"), "--clearsign", str(directory / "Release")]
+    agent_image.call([*gpg, *signed])
+    keyring = {"usr/share/keyrings/cuda-archive-keyring.gpg": key}
+    package(repository, "cuda-keyring", "1.1-1", keyring)
+    return repository
+
+
+@pytest.mark.skipif(
+    not all(map(shutil.which, ("gpg", "dpkg-scanpackages"))), reason="needs gpg, dpkg-scanpackages"
+)
+def test_one_build_argument_adds_dcgm(tmp_path):
+    """A repository that its key did not sign is refused."""
+    repository = signed_repository(tmp_path)
+    arguments = (
+        f"--build-arg=BASE=docker-archive:{agent_image.base('apt')}",
+        f"--volume={repository}:/repository:ro",
+        "--build-arg=DCGM_REPOSITORY=file:///repository",
+    )
+    with agent_image.context() as tree, agent_image.Builder() as builder:
+        builder.build(tree, agent_image.NAME, *arguments)
+        with builder.mounted() as root:
+            assert os.access(root / "usr/bin/dcgmi", os.X_OK)
+            left = ("etc/apt/sources.list.d/from.sources", "etc/apt/keyrings/from.gpg")
+            assert [name for name in left if (root / name).exists()] == []
+            assert list((root / "tmp").iterdir()) == []
+        signature = repository / "InRelease"
+        signature.write_bytes(signature.read_bytes().replace(b"Date: ", b"Data: "))
+        with pytest.raises(RuntimeError, match="ended with"):
+            builder.build(tree, "localhost/refused:test", *arguments)
 
 
 def test_nothing_in_it_gives_rights(built):

@@ -126,17 +126,18 @@ def cached(name, make):
     return path
 
 
-def base():
+def base(*more):
     """A docker archive with a root file system of Debian that has what the Containerfile would
-    install.
+    install, and ``more`` packages.
     """
+    packages = (*PACKAGES, *more)
     words = hashlib.sha256(
-        json.dumps([RECIPE, RELEASE, PACKAGES, platform.machine()]).encode()
+        json.dumps([RECIPE, RELEASE, packages, platform.machine()]).encode()
     ).hexdigest()[:20]
-    return cached(f"base-{words}.tar", make_base)
+    return cached(f"base-{words}.tar", lambda path: make_base(path, packages))
 
 
-def make_base(path):
+def make_base(path, packages):
     with tempfile.TemporaryDirectory(prefix="agent-base-") as directory:
         root = Path(directory) / "layer.tar"
         without = [
@@ -148,7 +149,7 @@ def make_base(path):
             "--quiet",
             "--mode=root",
             "--variant=essential",
-            f"--include={','.join(PACKAGES)}",
+            f"--include={','.join(packages)}",
             "--dpkgopt=force-unsafe-io",
             *without,
         ]
@@ -266,9 +267,9 @@ class Builder:
         )
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def build(self, tree, name=NAME):
-        """Build the image of a directory like `context` gives; its identity, which is the digest of
-        its configuration.
+    def build(self, tree, name=NAME, *arguments):
+        """Build the image of a directory like `context` gives, with more arguments of buildah; its
+        identity, which is the digest of its configuration.
         """
         call(
             [
@@ -282,6 +283,7 @@ class Builder:
                 "--build-arg=VERSION=test",
                 f"--tag={name}",
                 f"--file={tree / 'src/agent/Containerfile'}",
+                *arguments,
                 str(tree),
             ]
         )

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from pathlib import Path
 
 import pytest
 from _health.cluster import agents_without_dcgm
@@ -139,8 +141,7 @@ def test_the_message_names_at_most_five_nodes_and_the_build_arguments():
     assert found["message"] == (
         "The agent's image has no DCGM (nodes: b). The defaults leave out the timer of the "
         "deep diagnostic. "
-        "To add DCGM, rebuild the image with --build-arg DCGM_REPOSITORY=URL --build-arg "
-        "DCGM_KEY=URL."
+        "To add DCGM, rebuild the image with --build-arg DCGM_REPOSITORY=URL."
     )
     assert (
         "n0, n1, n2, n3, n4 and 3 more"
@@ -176,3 +177,13 @@ def test_the_version_is_that_of_the_program(script, version, tmp_path):
         (tmp_path / "dcgmi").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "dcgmi").chmod(0o755)
     assert dcgm_version({"PATH": str(tmp_path)}) == version
+
+
+def test_a_repository_in_plain_http_needs_the_address_of_its_key():
+    script = Path(__file__).parents[2] / "src/agent/install-packages"
+    command = ["sh", str(script), "--from", "http://mirror.example", "", "dcgm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr == (
+        "install-packages: DCGM_KEY: it is empty; without it, DCGM_REPOSITORY has to begin with "
+        "https://, and is http://mirror.example\n"
+    )

@@ -21,7 +21,7 @@ from typing import (
     TypedDict,
 )
 
-from ..knowledge.dcgm import BUILD_ARGUMENTS
+from ..knowledge.dcgm import BUILD_ARGUMENT
 from .api_objects import PodObject
 from ..lenient import decode, parse_json, sequence
 
@@ -173,5 +173,5 @@ def _message(nodes: Sequence[str], left_out: Sequence[str]) -> str:
     missing = " and ".join(LEFT_OUT[key] for key in left_out)
     return (
         f"The agent's image has no DCGM (nodes: {names}). The defaults leave out {missing}. "
-        f"To add DCGM, rebuild the image with {BUILD_ARGUMENTS}."
+        f"To add DCGM, rebuild the image with {BUILD_ARGUMENT}."
     )

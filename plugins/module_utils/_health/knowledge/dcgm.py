@@ -22,8 +22,8 @@ UNRATED = "unrated"
 #: The severity of a failure without an error that counts: a mere warning prints as Fail too.
 UNEXPLAINED = "unexplained"
 
-#: Build arguments that add DCGM to the agent's image (src/agent/Containerfile).
-BUILD_ARGUMENTS = "--build-arg DCGM_REPOSITORY=URL --build-arg DCGM_KEY=URL"
+#: The build argument that adds DCGM to the agent's image (src/agent/Containerfile).
+BUILD_ARGUMENT = "--build-arg DCGM_REPOSITORY=URL"
 #: Environment variable that the agent's image sets to "true": a missing program is added to the
 #: image, not to the host.
 AGENT_IMAGE = "AUTOPILOT_AGENT_IMAGE"

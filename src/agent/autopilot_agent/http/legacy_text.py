@@ -40,7 +40,7 @@ _VERDICTS = {PASS: "SUCCESS", FAIL: "FAIL", WARN: "WARN", UNKNOWN: "ABORT", SKIP
 #: Status -> its wording in a node's status line.
 _STATES = {FAIL: "Failed", UNKNOWN: "Unknown", WARN: "Warning"}
 _SEPARATOR = "-" * 37
-#: Maximum characters of the line about DCGM: five node names of any length, and the build arguments
+#: Maximum characters of the line about DCGM: five node names of any length, and the build argument
 #: after them.
 _MOST_OF_DCGM = 2000
 _MOST_FINDINGS = 32

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, AsyncIterator, Awaitable, Dict, List, Optional, Sequence, Tuple, TypeVar
 
 from _health.knowledge.cluster import GPU
-from _health.knowledge.dcgm import BUILD_ARGUMENTS, run_name
+from _health.knowledge.dcgm import BUILD_ARGUMENT, run_name
 from _health.cluster.client import ApiError, ApiObject, Conflict, NotFound, path_of
 from _health.model import FAIL, PASS, SKIP, WARN, CheckResult, Finding
 
@@ -147,7 +147,7 @@ class DeepDiagnostics:
         settings, options = self._settings, {_CHECK: {"level": self._settings.deep_level}}
         lease = self._engine.deadline([_CHECK], options) + _MARGIN
         if not settings.has_dcgmi:
-            raise NotNow(f"the agent's image has no dcgmi; rebuild it with {BUILD_ARGUMENTS}")
+            raise NotNow(f"the agent's image has no dcgmi; rebuild it with {BUILD_ARGUMENT}")
         if not settings.pod:
             raise NotNow(
                 "the agent is not in a pod (POD_NAME is not set), so it cannot reserve GPUs"

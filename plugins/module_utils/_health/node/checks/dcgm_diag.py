@@ -690,8 +690,7 @@ CHECK = Check(
             "DCGM is not installed, so its diagnostic did not run.",
             "Install datacenter-gpu-manager-4-core and datacenter-gpu-manager-4-cuda12 or "
             "-cuda13, matching the driver. In a cluster, rebuild the agent's image with the build "
-            "arguments `DCGM_REPOSITORY` and `DCGM_KEY`. Otherwise leave `dcgm_diag` out of "
-            "`checks_list`.",
+            "argument `DCGM_REPOSITORY`. Otherwise leave `dcgm_diag` out of `checks_list`.",
         ),
         "dcgmi_not_started": FindingText(
             "dcgmi could not be started.",
