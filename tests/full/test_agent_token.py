@@ -245,6 +245,22 @@ def attempts_with_shapes(world):
             initContainers=[{**world.hold()["spec"]["containers"][0], "name": "init"}]
         ),
         "a token": hold(automountServiceAccountToken=True),
+        "a projected token": hold(
+            volumes=[
+                {
+                    "name": "t",
+                    "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]},
+                }
+            ]
+        ),
+        "another account": hold(serviceAccountName="autopilot"),
+        "the claim of another pod": hold(
+            volumes=[{"name": "c", "persistentVolumeClaim": {"claimName": "another"}}]
+        ),
+        "a second container": hold(
+            containers=[{**world.hold()["spec"]["containers"][0], "name": name} for name in "ab"]
+        ),
+        "restarts": hold(restartPolicy="Always"),
         "no deadline": hold(activeDeadlineSeconds=None),
         "the priority of the system": hold(priorityClassName="system-node-critical"),
     }
