@@ -253,7 +253,6 @@ def attempts_with_shapes(world):
                 }
             ]
         ),
-        "another account": hold(serviceAccountName="autopilot"),
         "the claim of another pod": hold(
             volumes=[{"name": "c", "persistentVolumeClaim": {"claimName": "another"}}]
         ),
