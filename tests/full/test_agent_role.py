@@ -122,6 +122,30 @@ def test_a_foreign_namespace_for_pods_and_claims_is_refused_and_not_touched(lab,
     assert lab.get("namespace", "autopilot-work")["metadata"]["resourceVersion"] == before
 
 
+def test_a_viewer_is_told_all_rights_that_are_missing_at_once(lab, clean, play):
+    rules = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list"]}]
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "viewer"}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "views"}
+    of = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "views"}}
+    lab.apply({**of, "kind": "ClusterRole", "rules": rules})
+    lab.apply({**of, "kind": "ClusterRoleBinding", "roleRef": role, "subjects": [subject]})
+    before = everything(lab)
+    done = play(agent_kubeconfig=str(lab.kubeconfig_for("viewer")))
+    told = re.search(r'"Your account lacks these rights, nothing was changed: (.*?)"', done.stdout)
+    assert done.returncode == 2 and told, done.stdout
+    rights = told[1].split("; ")
+    assert set(rights) >= {
+        "patch namespaces in namespace autopilot",
+        "patch namespaces in namespace autopilot-work",
+        "patch clusterroles in the cluster",
+        "patch rolebindings in namespace autopilot",
+        "patch services in namespace autopilot",
+        "patch daemonsets in namespace autopilot",
+    }, rights
+    assert len(rights) == len(set(rights)) and max(map(len, rights)) < 80
+    assert everything(lab) == before
+
+
 def test_from_nothing_to_nothing(lab, clean, play, apis):
     """Check mode, deploy, again, less, remove: at each step what is there is what was promised."""
     with nodes(lab, "role-a", "role-b"):
