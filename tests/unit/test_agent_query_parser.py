@@ -118,6 +118,7 @@ REFUSALS = {
     "workload=star": ("workload", "star", "ring"),
     "startport=99999": ("startport",),
     "serverspernode=4": ("serverspernode", "'4'", "one partner at a time"),
+    "check=pciebw&minimum=90": ("minimum", "no effect without check=iperf"),
     "minimum=0": ("minimum", "'0'", "Gbit/s"),
     "minimum=1e400": ("minimum", "Gbit/s"),
     "format=xml": ("format", "text or json"),
@@ -198,6 +199,9 @@ def test_what_one_agent_asks_another_understands(query):
 def test_options_reach_the_other_agent():
     query = parsed("check=dcgm,iperf&r=2&pclients=4&workload=ring&minimum=90.5")
     assert parse("/status", for_peer(query, "n1"), ()).options == query.options
+    # The checks before iperf are asked without its options.
+    before = query._replace(checks=("dcgm_diag",))
+    assert parse("/status", for_peer(before, "n1"), ()).options == {"dcgm_diag": {"level": 2}}
 
 
 @given(strategies.sampled_from(sorted(ENDPOINTS)), strategies.text(max_size=200))

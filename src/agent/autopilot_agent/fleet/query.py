@@ -68,7 +68,9 @@ def parameters_of(query: Query, node: str) -> List[Tuple[str, str]]:
     asked = [("host", node), ("check", ",".join(query.checks))]
     if "dcgm_diag" in query.options:
         asked.append(("r", str(query.options["dcgm_diag"]["level"])))
-    asked += [(name, str(value)) for name, value in query.options.get("iperf3_pairs", {}).items()]
+    if "iperf3_pairs" in query.checks:
+        iperf = query.options.get("iperf3_pairs", {})
+        asked += [(name, str(value)) for name, value in iperf.items()]
     if query.pingnodes:
         asked.append(("pingnodes", ",".join(query.pingnodes)))
     return asked

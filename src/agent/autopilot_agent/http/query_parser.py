@@ -113,7 +113,9 @@ def parse(
     iperf = _iperf(values)
     if level is not None and "dcgm_diag" in wanted:
         options["dcgm_diag"] = {"level": level}
-    if iperf and "iperf3_pairs" in wanted:
+    if iperf and "iperf3_pairs" not in wanted:
+        raise Refused(f"{next(iter(iperf))}: it has no effect without check=iperf")
+    if iperf:
         options["iperf3_pairs"] = iperf
     return query._replace(
         checks=wanted,
