@@ -44,7 +44,11 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
     read_status,
     worst,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import Line, texts_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import (
+    Line,
+    plain,
+    texts_of,
+)
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._agents import ask
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     hosts as _hosts,
@@ -72,6 +76,8 @@ _OPTIONS: dict[str, dict[str, t.Any]] = {
 }
 
 _ALL = "all"
+#: The summary names at most so many nodes whose GPUs a diagnostic has.
+_MOST_TESTING = 5
 _LABEL = r"[A-Za-z0-9][-A-Za-z0-9_./]*=[-A-Za-z0-9_.]*"
 
 
@@ -241,12 +247,29 @@ def _judged(
         "passed": verdict.passed,
         "counts": report.counts,
         "fit": {node.name: node.verdict.fit for node in report.nodes},
+        "testing": testing_of(answer.rows),
     }
     if not verdict.passed:
         result.update(failed=True, msg=f"status failed: {verdict.reason}")
     if nodes:
-        return result, console.lines_of(report, verbose, summary.columns())
+        lines = console.lines_of(report, verbose, summary.columns())
+        return result, [*lines, *_testing_lines(result["testing"])]
     return result, [Line(f"status FAILED: {trouble}")]
+
+
+def testing_of(rows: t.Sequence[t.Mapping[str, t.Any]]) -> dict[str, str]:
+    """By node whose GPUs a diagnostic has: that its results are earlier ones, and how old."""
+    return {
+        str(row["node"]): plain(row["testing"])
+        for row in rows
+        if isinstance(row.get("testing"), str) and row["testing"]
+    }
+
+
+def _testing_lines(testing: t.Mapping[str, str]) -> list[Line]:
+    named = [Line(f"  {plain(node)} is tested: {why}") for node, why in sorted(testing.items())]
+    left = len(named) - _MOST_TESTING
+    return named[:_MOST_TESTING] + ([Line(f"  and {left} more")] if left > 0 else [])
 
 
 def answer_from_row(row: dict[str, t.Any]) -> NodeAnswer:

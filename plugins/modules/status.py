@@ -130,6 +130,11 @@ fit:
   description: By node V(fit), V(unfit), V(could_not_tell) or V(skipped).
   type: dict
   returned: when an agent answered
+testing:
+  description: By node whose GPUs a diagnostic has, the reason and the age of its results, which are
+    earlier ones.
+  type: dict
+  returned: when an agent answered
 summary:
   description: The lines of the summary.
   type: list

@@ -139,6 +139,18 @@ def judged(options, *rows, complete=True):
     return dict(result, summary=texts_of(lines))
 
 
+def test_results_from_before_a_diagnostic_are_said_to_be_earlier_ones():
+    why = "a diagnostic has the GPUs, results of 312 s ago"
+    rows = [dict(ROWS[0], node=f"gpu{number:02d}", testing=why) for number in range(7)]
+    rows += [dict(ROWS[0], testing=given) for given in ("", 7, None)]
+    found = judged({}, *rows)
+    assert found["passed"] and found["testing"] == {f"gpu{n:02d}": why for n in range(7)}
+    assert f"  gpu00 is tested: {why}" in found["summary"]
+    assert found["summary"][-1] == "  and 2 more"
+    hostile = judged({}, dict(ROWS[0], testing="\x1b[31mred\nOK"))
+    assert hostile["summary"][-1] == "  a is tested: red OK"
+
+
 def test_who_was_asked_for_and_is_not_there_is_not_forgotten():
     found = judged({"host": "a,z"}, ROWS[0])
     assert (
