@@ -409,6 +409,14 @@ def role_variables(**given):
             {"agent_env": [{"name": "PERIODIC_CHECKS", "value": "gpu_cont"}]},
             "unsupported check 'gpu_cont' (did you mean 'gpu_count'?)",
         ),
+        (
+            {"agent_periodic_checks": "gpu_count,pvc"},
+            "'gpu_count,pvc' is invalid: volume_claim needs a storage class; expected",
+        ),
+        (
+            {"agent_invasive_seconds": 3600, "agent_reserve_gpus": "false"},
+            "'3600' is invalid; expected 0 while AUTOPILOT_RESERVE_GPUS is false",
+        ),
     ],
 )
 def test_settings_of_the_agent_are_refused_by_the_agents_own_rules(validate, given, said):
@@ -440,3 +448,8 @@ def test_a_setting_of_the_agent_is_named_by_the_variable_of_the_role():
     templates = load("roles", "agent", "vars", "main.yml")["agent_settings"]
     found = playbook_options.problems_of_agent(templates, {"AUTOPILOT_FANOUT": 0})
     assert found == ["agent_fanout: '0' is invalid; expected a whole number from 1 to 1024"]
+    found = playbook_options.problems_of_agent(templates, {"PERIODIC_CHECKS": "pvc"})
+    assert found == [
+        "agent_periodic_checks: 'pvc' is invalid: volume_claim needs a storage class; expected "
+        "agent_pvc_storage_class to be set, or no volume_claim"
+    ]

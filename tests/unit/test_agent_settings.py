@@ -14,7 +14,7 @@ import sys
 import agent_world
 import pytest
 from _health.node import registry
-from _health.agent.settings import AgentSettings
+from _health.agent.settings import AgentSettings, problems_of
 
 PYTHONPATH = f"{agent_world.ROOT}/plugins/module_utils:{agent_world.ROOT}/src/agent"
 LEAST = {"NODE_NAME": "gpu07", "NAMESPACE": "autopilot", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
@@ -121,6 +121,23 @@ def test_n9_all_has_a_claim_only_where_a_storage_class_is_named():
     every = read(PERIODIC_CHECKS="all", PVC_TEST_STORAGE_CLASS="fast").periodic_checks
     assert ("volume_claim" in every) == ("volume_claim" in registry.NAMES)
     assert read(PVC_TEST_STORAGE_CLASS="").storage_class == ""
+
+
+def test_a_check_or_a_timer_whose_prerequisite_is_off_is_refused():
+    """Otherwise every healthy node would be unknown, or no diagnostic would ever run."""
+    with pytest.raises(ValueError, match="volume_claim needs a storage class; expected PVC_TEST_"):
+        read(PERIODIC_CHECKS="gpu_count,pvc")
+    with pytest.raises(
+        ValueError, match="'60' is invalid; expected 0 while AUTOPILOT_RESERVE_GPUS"
+    ):
+        read(AUTOPILOT_INVASIVE_SECONDS="60", AUTOPILOT_RESERVE_GPUS="false")
+    assert (
+        read(AUTOPILOT_INVASIVE_SECONDS="0", AUTOPILOT_RESERVE_GPUS="false").reserve_gpus is False
+    )
+    valid = {"PERIODIC_CHECKS": "gpu_count,pvc", "PVC_TEST_STORAGE_CLASS": "fast"}
+    assert problems_of(valid) == {} and "volume_claim" in read(**valid).periodic_checks
+    assert list(problems_of({"PERIODIC_CHECKS": "pvc"})) == ["PERIODIC_CHECKS"]
+    assert list(problems_of({**valid, "PVC_TEST_STORAGE_CLASS": "-"})) == ["PVC_TEST_STORAGE_CLASS"]
 
 
 def test_n3_a_deep_diagnostic_every_0_seconds_is_none():

@@ -216,12 +216,16 @@ def problems_of_agent(templates: t.Mapping[str, t.Any], final: t.Mapping[str, t.
     values of ``final`` before templating, which name the variables of the role.
     """
     given = {name: str(value) for name, value in final.items() if value not in (None, "")}
+    options = {
+        name: option.group()
+        for name, text in templates.items()
+        if (option := re.search(r"agent_\w+", str(text)))
+    }
     found = []
     for name, problem in agent_settings.problems_of(given).items():
-        option = re.search(r"agent_\w+", str(templates.get(name, "")))
-        found.append(
-            problem.replace(name, option.group(), 1) if option else f"agent_env: {problem}"
-        )
+        # A message may name a second variable.
+        said = re.sub(r"[A-Z][A-Z_]+", lambda word: options.get(word[0], word[0]), problem)
+        found.append(said if name in options else f"agent_env: {said}")
     return found
 
 

@@ -133,6 +133,17 @@ class AgentSettings:
         has_dcgmi = shutil.which("dcgmi", path=environ.get("PATH", "")) is not None
         storage_class = read.matching("PVC_TEST_STORAGE_CLASS", "", _DNS)
         reserve_gpus = read.flag("AUTOPILOT_RESERVE_GPUS", True)
+        invasive_seconds = read.number(
+            "AUTOPILOT_INVASIVE_SECONDS",
+            DEFAULT_INVASIVE_SECONDS if has_dcgmi and reserve_gpus else 0.0,
+            0.0,
+        )
+        if invasive_seconds and not reserve_gpus:
+            raise _refused(
+                "AUTOPILOT_INVASIVE_SECONDS",
+                environ["AUTOPILOT_INVASIVE_SECONDS"],
+                "0 while AUTOPILOT_RESERVE_GPUS is false, since a deep diagnostic reserves the GPUs",
+            )
         return cls(
             node=read.matching("NODE_NAME", None, _DNS),
             namespace=read.matching("NAMESPACE", None, _DNS),
@@ -147,11 +158,7 @@ class AgentSettings:
             left_out=() if has_dcgmi else _left_out(read),
             periodic_checks=_periodic_checks(read, storage_class, has_dcgmi),
             repeat_seconds=read.number("AUTOPILOT_REPEAT_SECONDS", 3600.0, 1.0),
-            invasive_seconds=read.number(
-                "AUTOPILOT_INVASIVE_SECONDS",
-                DEFAULT_INVASIVE_SECONDS if has_dcgmi and reserve_gpus else 0.0,
-                0.0,
-            ),
+            invasive_seconds=invasive_seconds,
             reserve_gpus=reserve_gpus,
             deep_level=int(read.matching("AUTOPILOT_DEEP_LEVEL", "3", "[1-4]")),
             fatal_errors=read.words("DCGM_FATAL_ERRORS", DEFAULT_FATAL),
@@ -187,14 +194,23 @@ _OF_POD = {
     "NAMESPACE": "autopilot",
     "AUTOPILOT_API_SERVER": "https://kubernetes.default.svc",
 }
+#: Variable -> another one on which the accepted values depend.
+_DEPENDS_ON = {
+    "PERIODIC_CHECKS": "PVC_TEST_STORAGE_CLASS",
+    "AUTOPILOT_INVASIVE_SECONDS": "AUTOPILOT_RESERVE_GPUS",
+}
 
 
 def problems_of(environ: Mapping[str, str]) -> Dict[str, str]:
     """By variable of the environment, why an agent would refuse to start with its value."""
-    found = {}
-    for name, value in environ.items():
+    found: Dict[str, str] = {}
+    for name in sorted(environ, key=_DEPENDS_ON.__contains__):
+        other = _DEPENDS_ON.get(name, "")
+        if other in found:
+            continue
+        given = {key: environ[key] for key in (name, other) if key in environ}
         try:
-            AgentSettings.from_environment({**_OF_POD, name: value})
+            AgentSettings.from_environment({**_OF_POD, **given})
         except ValueError as error:
             found[name] = str(error)
     return found
@@ -346,6 +362,11 @@ def _periodic(text: str, storage_class: str, has_dcgmi: bool) -> Tuple[str, ...]
                 f"{text!r} is invalid: {name} loads the network and is not run "
                 f"periodically; accepted are {ALL}, {', '.join(possible)}"
             )
+    if _CLAIM in wanted and not storage_class:
+        raise ValueError(
+            f"{text!r} is invalid: {_CLAIM} needs a storage class; expected PVC_TEST_STORAGE_CLASS "
+            f"to be set, or no {_CLAIM}"
+        )
     if not wanted:
         raise ValueError(f"{text!r} names no check; accepted are {ALL}, {', '.join(possible)}")
     return tuple(name for name in possible if name in wanted)
