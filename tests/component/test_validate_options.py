@@ -410,6 +410,10 @@ def role_variables(**given):
             "unsupported check 'gpu_cont' (did you mean 'gpu_count'?)",
         ),
         (
+            {"agent_env": [{"name": "PVC_TEST_STORAGE_CLASS", "value": "fast"}]},
+            "agent_env: PVC_TEST_STORAGE_CLASS is not supported, since the role's objects depend on",
+        ),
+        (
             {"agent_periodic_checks": "gpu_count,pvc"},
             "'gpu_count,pvc' is invalid: volume_claim needs a storage class; expected",
         ),
@@ -448,6 +452,12 @@ def test_a_setting_of_the_agent_is_named_by_the_variable_of_the_role():
     templates = load("roles", "agent", "vars", "main.yml")["agent_settings"]
     found = playbook_options.problems_of_agent(templates, {"AUTOPILOT_FANOUT": 0})
     assert found == ["agent_fanout: '0' is invalid; expected a whole number from 1 to 1024"]
+    found = playbook_options.problems_of_agent_env(templates, ["AUTOPILOT_TAINT_UNFIT", "HOME"])
+    assert found == [
+        "agent_env: AUTOPILOT_TAINT_UNFIT is not supported, since the role's objects depend on it; "
+        "expected agent_taint_unfit instead"
+    ]
+    assert set(playbook_options._WITH_OBJECTS) <= templates.keys()
     found = playbook_options.problems_of_agent(templates, {"PERIODIC_CHECKS": "pvc"})
     assert found == [
         "agent_periodic_checks: 'pvc' is invalid: volume_claim needs a storage class; expected "

@@ -211,16 +211,57 @@ def _image_tag(name: str, value: t.Any) -> list[str]:
     ]
 
 
+#: Variables of the agent by which the role also decides on rights, policies, ports and volumes.
+_WITH_OBJECTS = (
+    "PVC_TEST_STORAGE_CLASS",
+    *(
+        f"AUTOPILOT_{name}"
+        for name in (
+            "RESERVE_GPUS",
+            "MARK_NODES",
+            "LABEL_KEY",
+            "TAINT",
+            "TAINT_UNFIT",
+            "CORDON",
+            "CONDITION",
+            "AUTH",
+            "PORT",
+            "METRICS_PORT",
+            "READINESS_PORT",
+            "TLS_DIR",
+        )
+    ),
+)
+
+
+def _options_of_agent(templates: t.Mapping[str, t.Any]) -> dict[str, str]:
+    """The variable of the role by variable of the agent's environment."""
+    return {
+        name: option.group()
+        for name, text in templates.items()
+        if (option := re.search(r"agent_\w+", str(text)))
+    }
+
+
+def problems_of_agent_env(templates: t.Mapping[str, t.Any], names: t.Sequence[t.Any]) -> list[str]:
+    """Why ``agent_env`` may not have these names: the agent would do what the role gives it no
+    rights or objects for.
+    """
+    options = _options_of_agent(templates)
+    return [
+        f"agent_env: {name} is not supported, since the role's objects depend on it; expected "
+        f"{options.get(name, 'a variable of the role')} instead"
+        for name in names
+        if name in _WITH_OBJECTS
+    ]
+
+
 def problems_of_agent(templates: t.Mapping[str, t.Any], final: t.Mapping[str, t.Any]) -> list[str]:
     """Why the agent would refuse its environment, by the agent's own rules. ``templates`` are the
     values of ``final`` before templating, which name the variables of the role.
     """
     given = {name: str(value) for name, value in final.items() if value not in (None, "")}
-    options = {
-        name: option.group()
-        for name, text in templates.items()
-        if (option := re.search(r"agent_\w+", str(text)))
-    }
+    options = _options_of_agent(templates)
     found = []
     for name, problem in agent_settings.problems_of(given).items():
         # A message may name a second variable.
