@@ -182,7 +182,7 @@ PING = ("gpu_count", "ping_mesh")
 def noted(*results, options=None):
     history = History(PING, PERIOD)
     history.note([result("gpu_count"), result("ping_mesh")], {}, 1e9, 1000.0)
-    history.note(results, {"ping_mesh": options or {}}, 1e9 + 1, 1001.0)
+    history.note(results, {one.check: options or {} for one in results}, 1e9 + 1, 1001.0)
     return decide_mark(history, 1001.0)
 
 
@@ -193,3 +193,21 @@ def test_neither_a_peer_that_a_caller_named_nor_an_outage_of_the_api_server_mark
     assert noted(result("ping_mesh", "unknown", "peers_unread")).status == "pass"
     peer = Finding("no_answer", "warn", "", subject=Subject("peer", name="gpu09"))
     assert noted(CheckResult("ping_mesh", "warn", "", [peer])).status == "pass"
+
+
+@pytest.mark.parametrize("options", [{}, {"peers": ["gpu09"], "minimum": 900.0}])
+def test_a_slow_pair_does_not_make_this_end_unfit(options):
+    """A failure about the node itself does."""
+    slow = Finding("low_bandwidth", "fail", "9 Gbit/s", subject=Subject("peer", name="gpu09"))
+    assert noted(CheckResult("iperf3_pairs", "fail", "", [slow]), options=options).status == "pass"
+    own = Finding("link_down", "fail", "", subject=Subject("interface", name="eth0"))
+    pair = CheckResult("iperf3_pairs", "fail", "", [slow, own])
+    assert noted(pair, options=options).status == "fail"
+
+
+def test_pings_of_peers_that_a_caller_named_do_not_mark_the_node():
+    """Both peers may have the fault for which they are pinged."""
+    own = Finding("no_path", "fail", "", subject=Subject("interface", name="net1"))
+    failed = CheckResult("ping_mesh", "fail", "", [own])
+    assert noted(failed, options={"peers": ["gpu08", "gpu09"]}).status == "pass"
+    assert noted(failed).status == "fail"

@@ -14,9 +14,11 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 from _health.fleet.judging.policy import Policy
 from _health.fleet.judging.report import NodeVerdict
 from _health.fleet.judging.verdict import judge_node
-from _health.model import FAIL, PASS, SKIP, UNKNOWN, WARN, CheckResult
+from _health.model import FAIL, PASS, SKIP, UNKNOWN, WARN, CheckResult, worst
 from _health.node import registry
 from _health.node.framework.check import Options
+
+from .catalogue import PING
 
 #: A periodic check is fresh for this number of periods.
 FRESH_PERIODS = 2.0
@@ -75,11 +77,17 @@ class History:
         ``ran_at`` (monotonic seconds).
         """
         for result in results:
-            # Peers that a caller named may be away: no periodic pass would clear that.
             named = bool(options.get(result.check, {}).get("peers"))
+            if named and result.check == PING:
+                # Peers that a caller named may all be bad: the node's own choice counts.
+                continue
             is_periodic = result.check in self._periodic and not named
             new = Remembered(
-                result, _level_of(result.check, options), finished, ran_at, is_periodic
+                _judged_alone(result),
+                _level_of(result.check, options),
+                finished,
+                ran_at,
+                is_periodic,
             )
             old = self._remembered.get(result.check)
             self._remembered[result.check] = _merged(old, new)
@@ -128,6 +136,19 @@ def is_put_off(result: CheckResult) -> bool:
         codes = {finding.code for finding in result.findings if finding.status == UNKNOWN}
         return codes in ({LOCKED}, {PEERS_UNREAD})
     return result.status == SKIP and any(finding.code in PUT_OFF for finding in result.findings)
+
+
+def _judged_alone(result: CheckResult) -> CheckResult:
+    """The result with failures about peers as warnings: the two ends of a pair alone cannot tell
+    which of them is faulty, and a slow peer must not make this node unfit.
+    """
+    findings = [
+        replace(one, status=WARN) if one.status == FAIL and one.subject.kind == "peer" else one
+        for one in result.findings
+    ]
+    if findings == list(result.findings):
+        return result
+    return replace(result, status=worst([one.status for one in findings]), findings=findings)
 
 
 def _level_of(check: str, options: Dict[str, Options]) -> int:
