@@ -299,3 +299,16 @@ def test_the_version_of_dcgm_in_the_image_is_a_label(given, shown):
     text = Exposition(*seen, *given).render("")[0].decode()
     [line] = [one for one in text.splitlines() if one.startswith("autopilot_agent_info{")]
     assert f'dcgm="{shown}"' in line and line.endswith(" 1.0")
+
+
+def test_a_claim_that_is_not_bound_is_1_for_the_predecessor_and_no_verdict_on_the_node():
+    agent = Agent(PERIODIC_CHECKS="gpu_count,pvc", PVC_TEST_STORAGE_CLASS="fast")
+
+    def seen(*findings):
+        agent.hears(good()[0], concluded("volume_claim", list(findings), ""))
+        flags = agent.values("autopilot_health_checks").items()
+        [value] = [value for labels, value in flags if ("health", "pvc") in labels]
+        return value, agent.values("autopilot_node_fit")
+
+    assert seen(Finding("claim_not_bound", "fail", "no volume")) == (1.0, {})
+    assert seen() == (0.0, {(): 1.0})

@@ -211,3 +211,13 @@ def test_pings_of_peers_that_a_caller_named_do_not_mark_the_node():
     failed = CheckResult("ping_mesh", "fail", "", [own])
     assert noted(failed, options={"peers": ["gpu08", "gpu09"]}).status == "pass"
     assert noted(failed).status == "fail"
+
+
+@pytest.mark.parametrize("code", ["claim_not_bound", "volume_quota_exceeded"])
+def test_a_storage_class_that_fails_does_not_make_every_node_unfit(code):
+    """A volume that fails on this node does."""
+    history = History(("gpu_count", "volume_claim"), PERIOD)
+    history.note([result("gpu_count"), result("volume_claim", "fail", code)], {}, 1e9, 1000.0)
+    assert decide_mark(history, 1000.0).status == "unknown"
+    history.note([result("volume_claim", "fail", "volume_io_failed")], {}, 1e9, 1000.0)
+    assert decide_mark(history, 1000.0).status == "fail"

@@ -14,8 +14,9 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 from _health.fleet.judging.policy import Policy
 from _health.fleet.judging.report import NodeVerdict
 from _health.fleet.judging.verdict import judge_node
-from _health.model import FAIL, PASS, SKIP, UNKNOWN, WARN, CheckResult, worst
+from _health.model import FAIL, PASS, SKIP, UNKNOWN, WARN, CheckResult, Finding, worst
 from _health.node import registry
+from _health.node.checks.volume_claim import NOT_OF_NODE
 from _health.node.framework.check import Options
 
 from .catalogue import PING
@@ -139,16 +140,21 @@ def is_put_off(result: CheckResult) -> bool:
 
 
 def _judged_alone(result: CheckResult) -> CheckResult:
-    """The result with failures about peers as warnings: the two ends of a pair alone cannot tell
-    which of them is faulty, and a slow peer must not make this node unfit.
+    """The result with what this node alone cannot tell. Which end of a pair is faulty: a failure
+    about a peer is a warning. Whether a storage class fails on this node only: unknown.
     """
-    findings = [
-        replace(one, status=WARN) if one.status == FAIL and one.subject.kind == "peer" else one
-        for one in result.findings
-    ]
+    findings = [_finding_alone(one) for one in result.findings]
     if findings == list(result.findings):
         return result
     return replace(result, status=worst([one.status for one in findings]), findings=findings)
+
+
+def _finding_alone(one: Finding) -> Finding:
+    if one.status != FAIL:
+        return one
+    if one.subject.kind == "peer":
+        return replace(one, status=WARN)
+    return replace(one, status=UNKNOWN) if one.code in NOT_OF_NODE else one
 
 
 def _level_of(check: str, options: Dict[str, Options]) -> int:

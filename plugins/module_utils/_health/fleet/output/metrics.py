@@ -26,7 +26,7 @@ from typing import (
 )
 
 from ...node import registry
-from ...node.checks import dcgm_diag
+from ...node.checks import dcgm_diag, volume_claim
 from ...node.framework.check import Check
 from ...model import SKIP, STATUSES, UNKNOWN, WARN, CheckResult, Measurement, worst
 from ...lenient import mapping, number
@@ -509,6 +509,9 @@ def _compatible(node: NodeReport, cells: Sequence[MeshCell]) -> List[Sample]:
                 and measured.labels.get("direction") == "host_to_device"
                 and measured.labels.get("method") == "copy_engine"
             ]
+        elif any(one.code in volume_claim.NOT_OF_NODE for one in result.findings):
+            # To IBM Autopilot a claim that is not bound is a failure of the node.
+            found.append(("pvc", "", 1.0))
         elif result.status in (SKIP, UNKNOWN):
             continue
         elif result.check in _FLAGS:

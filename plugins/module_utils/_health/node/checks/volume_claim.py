@@ -56,6 +56,9 @@ _SUBDOMAIN = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 #: Readings in the evidence of every finding.
 _EVIDENCE = ("storage_classes", "refused", "quotas", "claim", "pod", "events")
 
+#: Failures that need not be this node's: its storage class may fail on every node.
+NOT_OF_NODE = ("claim_not_bound", "volume_quota_exceeded")
+
 #: The kubelet's messages for a volume that it cannot mount, and for an image, which it pulls after
 #: mounting.
 _MOUNT_EVENTS = ("FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedDetachVolume")
