@@ -136,6 +136,13 @@ def world(request, lab, tmp_path_factory):
         lambda: "refused" in answers(made, {"x": patched(OTHER, label("example.org/x"))})["x"],
         "the policy is in force",
     )
+    # The controllers make the default account of a new namespace, without which no pod is admitted.
+    wait_until(
+        lambda: (
+            lab.kubectl("get", "serviceaccount", "default", "-n", WORK, check=False).returncode == 0
+        ),
+        "pods are admitted",
+    )
     yield made
     # No kubelet lets go of them.
     for space in (SPACE, WORK):
