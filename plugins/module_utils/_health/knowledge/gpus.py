@@ -97,16 +97,14 @@ class Recovery(NamedTuple):
 
 
 NO_RECOVERY = Recovery(PASS, "none", "the driver requests no recovery")
-_BUS_RESET = Recovery(FAIL, "reset_gpu", "the driver requests a reset of this GPU's bus")
-#: All nodes of the domain log it for one fault, and each GPU works on within its node: NVIDIA's DRA
-#: driver keeps such GPUs in service, too.
+_BUS_RESET = Recovery(FAIL, "reset_gpu", "the driver requests a bus reset of this GPU")
+#: All nodes of the domain log it for one fault, and each GPU works on within its node.
 _IMEX = Recovery(
     WARN,
     "fix_configuration",
     "the driver requests to recover the IMEX domain; restart nvidia-imex on all its nodes",
 )
-#: NVML's field 230 and the number in Xid 154: nvmlDeviceGpuRecoveryAction_t of NVML 615. What 5
-#: means depends on the driver.
+#: NVML's field 230 and the number in Xid 154 (nvmlDeviceGpuRecoveryAction_t, NVML 615), without 5.
 _RECOVERY: Dict[int, Recovery] = {
     1: Recovery(FAIL, "reset_gpu", "the driver requests a reset of this GPU"),
     2: Recovery(FAIL, "reboot_node", "the driver requests a reboot of the node"),
@@ -117,7 +115,7 @@ _RECOVERY: Dict[int, Recovery] = {
     ),
     4: Recovery(FAIL, "reset_gpu", "the driver requests to drain this GPU and to reset it"),
     6: _BUS_RESET,
-    7: Recovery(FAIL, "reboot_node", "the driver requests a reboot of the system"),
+    7: Recovery(FAIL, "reboot_node", "the driver requests a reboot of the node"),
 }
 _RESET_OR_IMEX = 5
 
@@ -142,17 +140,15 @@ def shares_memory(name: object) -> bool:
 
 
 def recovery_action(number: int, words: str = "", driver: Optional[str] = None) -> Recovery:
-    """The request for a recovery action other than 0, which is none. ``words`` are the driver's, if
-    known: they count where a later release of the driver has another number for them. ``driver`` is
-    the driver's version: 5 is a bus reset in NVML 580, and the IMEX domain in NVML 595 and later.
+    """The request for a recovery action other than 0. ``words`` are the driver's, which has other
+    numbers in other releases: 5 is a bus reset up to driver 580, later IMEX.
     """
-    branch = int((re.match(r"\d{3,4}", driver or "") or ["0"])[0])
+    found = re.match(r"\d{3,4}", driver or "")
+    branch = int(found[0]) if found else 0
     if "imex" in words.lower() or (number == _RESET_OR_IMEX and branch >= 590):
         return _IMEX
     if number == _RESET_OR_IMEX and (branch or "reset" in words.lower()):
         return _BUS_RESET
-    named = f"{number}, {words}" if words else f"{number}"
-    unknown = Recovery(
-        UNKNOWN, "watch", f"the driver requests an unknown recovery action ({named})"
-    )
-    return _RECOVERY.get(number, unknown)
+    named = f"{number}, {words}" if words else number
+    unknown = f"the driver requests an unknown recovery action ({named})"
+    return _RECOVERY.get(number, Recovery(UNKNOWN, "watch", unknown))
