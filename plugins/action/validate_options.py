@@ -95,17 +95,13 @@ def _problems_with_agent(variables: dict[str, t.Any], templar: t.Any) -> list[st
     templates = variables.get("agent_settings", {})
     added = _hosts.plain(templar.template(variables.get("agent_env", []))) or []
     values = {one["name"]: one["value"] for one in added if one.keys() >= {"name", "value"}}
-    without_objects = playbook_options.problems_of_agent_env(
-        templates, [one.get("name") for one in added if isinstance(one, t.Mapping)]
-    )
-    if without_objects:
-        return without_objects
+    found = playbook_options.problems_of_agent_env(templates, [one.get("name") for one in added])
     own = {name: text for name, text in templates.items() if name not in values}
     try:
         final = {**_hosts.plain(templar.template(own)), **values}
     except AnsibleError as error:
-        return [f"agent: {error}"]
-    return playbook_options.problems_of_agent(own, final)
+        return [*found, f"agent: {error}"]
+    return [*found, *playbook_options.problems_of_agent(own, final)]
 
 
 class _Value(t.NamedTuple):
