@@ -10,6 +10,7 @@ import contextlib
 import copy
 import json
 import random
+from types import SimpleNamespace
 
 import node as sandbox
 import pytest
@@ -261,14 +262,18 @@ class Arrived(on_node.OnNode, Returns):
     """An action that runs a module on the node."""
 
 
+def arrived(answer):
+    Returns.answer = answer
+    return Arrived(SimpleNamespace(check_mode=False), *[None] * 5).run()
+
+
 @pytest.mark.parametrize(
     "value, kept",
     [(10**400, None), (1e308, None), ("text", "text")],
     ids=["integer", "number", "text"],
 )
 def test_an_answer_is_bounded_on_arrival(value, kept):
-    Returns.answer = {"health": [{"check": value}], "deep": nested(300)}
-    result = Arrived(*[None] * 6).run()
+    result = arrived({"health": [{"check": value}], "deep": nested(300)})
     assert result["health"] == [{"check": kept}]
     assert len(json.dumps(result["deep"])) < 10_000
 
@@ -277,11 +282,48 @@ def test_an_answer_is_bounded_on_arrival(value, kept):
     "large", ["x" * (MOST_IN_ALL + 1), [0] * (MOST_VALUES + 1)], ids=["text", "list"]
 )
 def test_an_answer_that_is_too_large_is_named_and_left_out(large):
-    Returns.answer = {"health": [], "node": {}, "summary": large}
-    result = Arrived(*[None] * 6).run()
+    result = arrived({"health": [], "node": {}, "summary": large})
     assert result["failed"] and len(json.dumps(result)) < 1000
     [report] = judge_run(
         identify_run("r", "preflight", 0.0, 1.0, False), [answer_from_task("a", result)], Policy()
     ).nodes
     assert report.verdict.fit == "could_not_tell"
     assert "the answer of the node is too large" in report.verdict.findings[0].finding.message
+
+
+@pytest.mark.parametrize(
+    "output, shown",
+    [
+        ("plain \\u00e9 é 😀 \\ud83d\\ude00", "plain \\u00e9 é 😀 \\ud83d\\ude00"),
+        ("lines\r\nof\ttext", "lines\r\nof\ttext"),
+        ("\x1b[31m \u202e \x9b \ud800", "?[31m ? ? ?"),
+        (r'{"a": "\u001b[31m \u202E \u009b \ud800 \b\f\r"}', r'{"a": "?[31m ? ? ? ???"}'),
+        (
+            r"\udb40\udc01 \ud800\u0041 \\u001b \\\u001b \"\n\t\u000a",
+            r"? ?\u0041 \\u001b \\? \"\n\t\u000a",
+        ),
+    ],
+)
+def test_what_a_terminal_obeys_is_replaced_before_it_is_parsed(output, shown):
+    assert on_node.harmless(output) == shown
+
+
+class Connection:
+    """Stands for the connection to a node that answers with these bytes."""
+
+    def __init__(self, output, errors=b""):
+        self.answer = 0, output, errors
+
+    def exec_command(self, command):
+        return self.answer
+
+
+@pytest.mark.parametrize("over, arrives", [(0, True), (1, False)])
+def test_output_that_is_too_large_is_not_parsed(over, arrives):
+    connection = Connection(b"x" * (on_node.MOST_OUTPUT + over), b"e" * 1_000_000)
+    with on_node._limited_output(connection):
+        _status, output, errors = connection.exec_command("true")
+    assert len(errors) < 100_000
+    assert (output == connection.answer[1]) is arrives
+    assert arrives or "too large" in json.loads(output)["msg"]
+    assert connection.exec_command("true") == connection.answer

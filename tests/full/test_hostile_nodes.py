@@ -290,20 +290,45 @@ def nested(depth):
     return value
 
 
-ESCAPES = "\x1b]0;owned\x07\x1b[31m\u202e\ud800"
+#: What a terminal obeys, and a template.
+ESCAPES = "\x1b]0;owned\x07\x1b[31m\u202e\b {{ lookup('pipe', 'touch ran') }}"
+FINDING = {
+    **dict.fromkeys(("code", "message", "action"), ESCAPES),
+    "status": "fail",
+    "subject": dict.fromkeys(("kind", "name", "uuid", "pci"), ESCAPES),
+    "evidence": {ESCAPES: ESCAPES},
+}
 #: What a node says in place of its results, by the name of its host.
 MALFORMED = {
     "text": {"health": "all well"},
     "huge": {"health": [{"check": "gpu_count", "duration_seconds": 10**400}]},
     "deep": {"health": [nested(400)]},
     "large": {"health": [{"check": "gpu_count", "summary": "x" * 20_000_000}]},
-    "escapes": {"health": [{"check": ESCAPES, "status": "fail", "summary": ESCAPES}]},
+    "flood": {"health": [{"check": "gpu_count", "summary": "x" * 40_000_000}]},
+    "escapes": {
+        "health": [{"check": ESCAPES, "status": "fail", "summary": ESCAPES, "findings": [FINDING]}]
+    },
+    "surrogate": {"health": [{"check": "\ud800", "status": "fail", "summary": "\ud800"}]},
     "strange": {"health": [None, 7, [], {"findings": 3}], "node": [], "readings": "none"},
+    # What ansible-core itself reads of a result.
+    "message": {"failed": True, "msg": ESCAPES, "health": None},
+    "exception": {"failed": True, "msg": "m", "exception": ESCAPES, "health": None},
+    "stderr": {"failed": True, "module_stderr": ESCAPES, "module_stdout": ESCAPES, "health": None},
+    "warnings": {"warnings": [ESCAPES], "health": None},
+    "deprecations": {"deprecations": [{"msg": ESCAPES, "version": ESCAPES}], "health": None},
+    "results": {"results": [{"ansible_facts": {"run": "x"}}], "health": None},
+    "mistyped": {**dict.fromkeys(("warnings", "deprecations", "diff", "invocation", "rc"), 5)},
+    "skipped": {"skipped": True, "skip_reason": ESCAPES, "health": None},
+    "unreachable": {"unreachable": True, "msg": ESCAPES, "health": None},
 }
+#: Nodes that answer as healthy ones do, apart from what no verdict reads.
+HARMLESS = {"mistyped"}
 
 
-def test_a_malformed_answer_costs_no_other_node_anything(tmp_path, tmp_path_factory):
-    controller = linked(tmp_path_factory.mktemp("controller"), Path(sys.executable).parent)
+@pytest.mark.parametrize("programs", ["this", *CORES])
+def test_a_malformed_answer_costs_no_other_node_anything(tmp_path, tmp_path_factory, programs):
+    programs = Path(sys.executable).parent if programs == "this" else core(programs, "core")
+    controller = linked(tmp_path_factory.mktemp("controller"), programs)
     built = sandbox.build("healthy_8xh100", tmp_path / "node")
     well = {
         "ansible_connection": "local",
@@ -313,17 +338,24 @@ def test_a_malformed_answer_costs_no_other_node_anything(tmp_path, tmp_path_fact
     hosts = {"well": well}
     for name, added in MALFORMED.items():
         (tmp_path / name).mkdir()
-        python = hostile_python(tmp_path / name, built.python, added)
+        # Braces would be part of the JSON.
+        junk = ESCAPES.partition("{")[0] + "\n"
+        python = hostile_python(tmp_path / name, built.python, added, junk)
         hosts[name] = {**well, "ansible_python_interpreter": python}
     inventory = {"all": {"hosts": hosts, "vars": {"checks_list": ["gpu_count"]}}}
     (tmp_path / "hosts.json").write_text(json.dumps(inventory), encoding="utf-8")
     done = controller.run(
-        "ansible-playbook", "-i", "hosts.json", "autopilot.gpu.preflight", cwd=tmp_path
+        "ansible-playbook", "-v", "-i", "hosts.json", "autopilot.gpu.preflight", cwd=tmp_path
     )
     [path] = tmp_path.glob("reports/*/run.json")
     document = json.loads(path.read_text(encoding="utf-8"))
     fit = {node["name"]: node["fit"] for node in document["nodes"]}
     assert fit.pop("well") == "fit" and set(fit) == set(MALFORMED), done.stdout
-    assert set(fit.values()) <= {"could_not_tell", "unfit"}, fit
-    assert done.returncode == 2 and "\x1b]0;" not in done.stdout and "\u202e" not in done.stdout
+    assert {name for name in fit if fit[name] not in ("could_not_tell", "unfit")} <= HARMLESS, fit
+    assert fit["escapes"] == "unfit", "the answer did not get as far as the verdict"
+    assert done.returncode == 2 and not list(tmp_path.rglob("ran"))
+    # A backslash sequence in JSON is text.
+    obeyed = {letter for letter in done.stdout if not letter.isprintable()} - {"\n"}
+    assert not obeyed, [line for line in done.stdout.splitlines() if set(line) & obeyed]
+    assert not re.search(r"\\u(001b|0007|202e)|\\b", done.stdout)
     assert (path.parent / "report.html").is_file() and (path.parent / "summary.txt").is_file()

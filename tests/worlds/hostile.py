@@ -20,14 +20,14 @@ for number, line in enumerate(lines):
     if isinstance(answer, dict):
         lines[number] = json.dumps(dict(answer, **added)) + chr(10)
         open({answers!r}, "a").write("x")
-sys.stdout.write("".join(lines))
+sys.stdout.write("".join(lines) + {junk!r})
 sys.exit(done.returncode)
 """
 
 
-def hostile_python(base, python, added):
-    """The path of an interpreter that does what ``python`` does and adds the keys of ``added``;
-    ``base / "answers"`` has a byte for each time.
+def hostile_python(base, python, added, junk=""):
+    """The path of an interpreter that does what ``python`` does, adds the keys of ``added`` and
+    prints ``junk`` at last; ``base / "answers"`` has a byte for each time.
     """
     (base / "added.json").write_text(json.dumps(added), encoding="utf-8")
     path = base / "hostile-python"
@@ -36,6 +36,7 @@ def hostile_python(base, python, added):
         node=str(python),
         added=str(base / "added.json"),
         answers=str(base / "answers"),
+        junk=junk,
     )
     path.write_text(text, encoding="utf-8")
     path.chmod(0o755)
