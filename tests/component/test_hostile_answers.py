@@ -10,12 +10,19 @@ import contextlib
 import copy
 import json
 import random
+import stat
 from types import SimpleNamespace
 
 import node as sandbox
 import pytest
 from ansible.plugins.action import ActionBase
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import (
+    job_decision,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.job_decision import (
+    JobPolicy,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
     answer_from_task,
 )
@@ -23,6 +30,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
     Policy,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
     identify_run,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
@@ -43,16 +51,22 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks 
     ping_mesh,
 )
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import on_node
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import files
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import files, page
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._verdict.judge_play import (
+    _keep_snapshots,
+)
 
 from mesh_world import World
 from module_call import call
 
 HOSTS = [f"gpu{number:02d}" for number in range(1, 7)]
 HOSTILE = HOSTS[2]
+JOB = "job42"
 #: Fields that are spoilt at once: the outermost of them hides those in it.
 AT_ONCE = 100
-ESCAPES = "\x1b]0;owned\x07\x1b[31m\u202e\ud800<!channel>{{ lookup('pipe', 'id') }}"
+#: What a page must not have as it is.
+MARKUP = "</script><img src=x>"
+ESCAPES = f"\x1b]0;owned\x07\x1b[31m\u202e\ud800<!channel>{MARKUP}{{{{ lookup('pipe', 'id') }}}}"
 
 
 def nested(depth):
@@ -67,6 +81,9 @@ VALUES = {
     "a flag": True,
     "a huge integer": 10**400,
     "a huge number": -1e308,
+    "a large number": 1e29,
+    "a large integer": 2**63,
+    "zero": 0,
     "a negative number": -1,
     "text": "iperf3",
     "escapes": ESCAPES,
@@ -99,11 +116,30 @@ def facts(number):
     return {"interfaces": interfaces, "busy": [], "clock": clock, **tools}
 
 
+#: GPUs of a node that works for a job.
+BUSY = [
+    {"gpu": "*", "call": "nvmlDeviceGetUtilizationRates", "values": [97, 61]},
+    {"gpu": "*", "call": "nvmlDeviceGetCurrentClocksEventReasons", "values": [0x4]},
+]
+
+
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory):
-    """What a healthy node answers to all checks."""
+    """What a healthy node answers to all checks, with a snapshot."""
     built = sandbox.build("healthy_8xh100", tmp_path_factory.mktemp("node"))
-    return call(built.python, "node_checks", host_root=built.root, readings=True)
+    return call(
+        built.python, "node_checks", host_root=built.root, readings=True, run=JOB, snapshot="keep"
+    )
+
+
+@pytest.fixture(scope="module")
+def inflight_answer(tmp_path_factory):
+    """What a healthy node answers while a job runs, compared with its snapshot."""
+    built = sandbox.build({"gpus": 8, "rules": BUSY}, tmp_path_factory.mktemp("busy"))
+    given = {"host_root": built.root, "readings": True, "beside_job": True, "run": JOB}
+    given["options"] = {"gpu_activity": {"window": 1.0, "interval": 0.5}}
+    call(built.python, "node_checks", snapshot="keep", **given)
+    return call(built.python, "node_checks", snapshot="compare", **given)
 
 
 def paths_in(value, path=()):
@@ -146,8 +182,14 @@ def planned(all_facts):
     return plan.make(found, settings, 1000.0, "run1")
 
 
+def looked_at(fleet):
+    """The nodes of a running job, and the report of a pass."""
+    nodes = [answer_from_task(host, bounded(own)) for host, own in fleet.answers.items()]
+    return nodes, judge_run(identify_run("r", "inflight", 0.0, 1.0, False), nodes, Policy())
+
+
 def judged(fleet):
-    """The report of a preflight with both passes of a mesh."""
+    """The nodes and the report of a preflight with both passes of a mesh."""
     plans = [planned(fleet.facts)]
     passes = [bounded(fleet.readings(plans[0]))]
     wanted = judge.second_pass(plans[0], passes[0])
@@ -159,7 +201,7 @@ def judged(fleet):
         for host, own in fleet.answers.items()
     ]
     run = identify_run("r", "preflight", 0.0, 1.0, False)
-    return judge_run(run, nodes, Policy(), plans)
+    return nodes, judge_run(run, nodes, Policy(), plans)
 
 
 def groups_of(value):
@@ -187,6 +229,7 @@ def written(report, directory):
     for name in ("summary.txt", "report.html", "run.json"):
         text = (directory / name).read_text(encoding="utf-8")
         assert all(letter.isprintable() or letter == "\n" for letter in text), name
+        assert name != "report.html" or MARKUP not in text
     return json.loads((directory / "run.json").read_text(encoding="utf-8"))
 
 
@@ -218,17 +261,50 @@ class Fleet:
         return changed
 
 
+def kept(nodes, directory):
+    """Keep the controller's copies of the snapshots; returns the hosts that have one."""
+    for path in directory.glob("job42/snapshots/*"):
+        path.unlink()
+    _keep_snapshots(str(directory), JOB, nodes)
+    copies = list(directory.glob("job42/snapshots/*.json"))
+    assert {stat.S_IMODE(path.stat().st_mode) for path in copies} == {0o600}
+    return {path.stem for path in copies}
+
+
 @pytest.mark.parametrize("hostile", VALUES.values(), ids=VALUES.keys())
 @pytest.mark.parametrize("part", ["answers", "facts", "readings"])
 def test_no_field_of_one_node_costs_another_node_anything(answer, tmp_path, part, hostile):
     fleet = Fleet(answer)
-    healthy = verdicts(judged(fleet))
+    _nodes, before = judged(fleet)
+    healthy = verdicts(before)
     assert {fit for fit, _status, _findings in healthy.values()} == {"fit"}
     for group in groups_of(fleet.part(part)):
-        report = judged(fleet.with_part(part, lambda own, at=group: spoilt(own, at, hostile)))
+        nodes, report = judged(
+            fleet.with_part(part, lambda own, at=group: spoilt(own, at, hostile))
+        )
         assert verdicts(report) == healthy
         document = written(report, tmp_path)
         assert [node["name"] for node in document["nodes"]] == HOSTS
+        assert page.html_of(before, RunReport.from_dict(document))
+        assert kept(nodes, tmp_path) >= set(HOSTS) - {HOSTILE}
+
+
+@pytest.mark.parametrize("hostile", VALUES.values(), ids=VALUES.keys())
+def test_no_field_costs_the_job_of_the_node_anything(inflight_answer, tmp_path, hostile):
+    """Whatever one of its nodes says in a pass over a running job."""
+    fleet = Fleet(inflight_answer)
+    answered = {result["check"] for result in inflight_answer["health"]}
+    assert {"gpu_activity", "node_changes"} <= answered
+    _nodes, before = looked_at(fleet)
+    healthy = verdicts(before)
+    assert {fit for fit, _status, _findings in healthy.values()} == {"fit"}
+    for group in groups_of(fleet.part("answers")):
+        changed = fleet.with_part("answers", lambda own, at=group: spoilt(own, at, hostile))
+        _nodes, report = looked_at(changed)
+        assert verdicts(report) == healthy
+        document = written(report, tmp_path)
+        decision = job_decision.decide(RunReport.from_dict(document), JobPolicy(on_fail="stop"))
+        assert decision.decision == job_decision.CONTINUE, decision.reason
 
 
 def test_a_mesh_that_cannot_be_judged_does_not_cost_the_checks(answer):
