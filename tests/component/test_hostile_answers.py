@@ -50,6 +50,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks 
     iperf3_pairs,
     ping_mesh,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh import share
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import on_node
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import files, page
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._verdict.judge_play import (
@@ -63,7 +64,7 @@ HOSTS = [f"gpu{number:02d}" for number in range(1, 7)]
 HOSTILE = HOSTS[2]
 JOB = "job42"
 #: Fields that are spoilt at once: the outermost of them hides those in it.
-AT_ONCE = 100
+AT_ONCE, LEAST_GROUPS = 150, 4
 #: What a page must not have as it is.
 MARKUP = "</script><img src=x>"
 ESCAPES = f"\x1b]0;owned\x07\x1b[31m\u202e\ud800<!channel>{MARKUP}{{{{ lookup('pipe', 'id') }}}}"
@@ -86,6 +87,8 @@ VALUES = {
     "zero": 0,
     "a negative number": -1,
     "text": "iperf3",
+    "another family": "fd00::3",
+    "every host": "255.255.255.255",
     "escapes": ESCAPES,
     "a long text": "x" * 20_000,
     "an empty list": [],
@@ -139,7 +142,7 @@ def inflight_answer(tmp_path_factory):
     given = {"host_root": built.root, "readings": True, "beside_job": True, "run": JOB}
     given["options"] = {"gpu_activity": {"window": 1.0, "interval": 0.5}}
     call(built.python, "node_checks", snapshot="keep", **given)
-    return call(built.python, "node_checks", snapshot="compare", **given)
+    return call(built.python, "node_checks", snapshot="compare", checks=["gpu_activity"], **given)
 
 
 def paths_in(value, path=()):
@@ -208,7 +211,8 @@ def groups_of(value):
     """The paths of all fields in groups, whose fields are spoilt at once."""
     paths = sorted(paths_in(value), key=str)
     random.Random(1).shuffle(paths)
-    return [paths[start :: len(paths) // AT_ONCE] for start in range(len(paths) // AT_ONCE)]
+    number = min(len(paths), max(LEAST_GROUPS, len(paths) // AT_ONCE))
+    return [paths[start::number] for start in range(number)]
 
 
 def verdicts(report):
@@ -261,6 +265,13 @@ class Fleet:
         return changed
 
 
+def accepted(made):
+    """The other hosts accept their shares of the plan, which have the hostile host's addresses."""
+    for host, given in plan.shares(made, b"secret").items():
+        if host != HOSTILE:
+            assert share.accepted_share(given, given["start"])["windows"]
+
+
 def kept(nodes, directory):
     """Keep the controller's copies of the snapshots; returns the hosts that have one."""
     for path in directory.glob("job42/snapshots/*"):
@@ -279,14 +290,28 @@ def test_no_field_of_one_node_costs_another_node_anything(answer, tmp_path, part
     healthy = verdicts(before)
     assert {fit for fit, _status, _findings in healthy.values()} == {"fit"}
     for group in groups_of(fleet.part(part)):
-        nodes, report = judged(
-            fleet.with_part(part, lambda own, at=group: spoilt(own, at, hostile))
-        )
+        changed = fleet.with_part(part, lambda own, at=group: spoilt(own, at, hostile))
+        nodes, report = judged(changed)
         assert verdicts(report) == healthy
         document = written(report, tmp_path)
         assert [node["name"] for node in document["nodes"]] == HOSTS
-        assert page.html_of(before, RunReport.from_dict(document))
-        assert kept(nodes, tmp_path) >= set(HOSTS) - {HOSTILE}
+        if part == "facts":
+            accepted(planned(changed.facts))
+        if part == "answers":
+            assert kept(nodes, tmp_path) >= set(HOSTS) - {HOSTILE}
+    assert page.html_of(before, RunReport.from_dict(document))
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "iperf3", "10.78.1.256", "10.78.1.3%eth1", "fd00::3", "127.0.0.1", "0.0.0.0", "224.0.0.1"],
+)
+def test_an_address_that_is_none_costs_its_host_alone(answer, address):
+    fleet = Fleet(answer)
+    paths = [path for path in paths_in(fleet.facts[HOSTILE]) if path[-1] == "address"]
+    made = planned(fleet.with_part("facts", lambda own: spoilt(own, paths, address)).facts)
+    accepted(made)
+    assert {one["host"] for one in made["left_out"]} == {HOSTILE}
 
 
 @pytest.mark.parametrize("hostile", VALUES.values(), ids=VALUES.keys())
@@ -294,7 +319,7 @@ def test_no_field_costs_the_job_of_the_node_anything(inflight_answer, tmp_path, 
     """Whatever one of its nodes says in a pass over a running job."""
     fleet = Fleet(inflight_answer)
     answered = {result["check"] for result in inflight_answer["health"]}
-    assert {"gpu_activity", "node_changes"} <= answered
+    assert answered == {"gpu_activity", "node_changes"}
     _nodes, before = looked_at(fleet)
     healthy = verdicts(before)
     assert {fit for fit, _status, _findings in healthy.values()} == {"fit"}

@@ -6,6 +6,7 @@ the mesh in the run document. Pure.
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple, TypedDict
 
@@ -72,18 +73,40 @@ _USE_UNKNOWN = Finding(
 
 def read_facts(value: Any) -> Optional[HostFacts]:
     """Decode the facts that a host sent; None if the host sent none. An interface without a name is
-    dropped. GPUs whose idle state is missing count as not known to be idle.
+    dropped, and an address to which no other host can send: it would be in the shares of all other
+    hosts. GPUs whose idle state is missing count as not known to be idle.
     """
     if not isinstance(value, dict):
         return None
     facts = decode(HostFacts, value)
     named = [interface for interface in facts.get("interfaces", []) if "name" in interface]
     for interface in named:
-        interface.setdefault("addresses", [])
+        addresses = map(_reachable, interface.get("addresses", []))
+        interface["addresses"] = [address for address in addresses if address is not None]
     facts["interfaces"] = named
     if value.get("busy") and "busy" not in facts:
         facts["busy"] = [_USE_UNKNOWN.to_dict()]
     return facts
+
+
+def _reachable(given: HostAddress) -> Optional[HostAddress]:
+    """The address as Python spells it; None if it is no address of its family, or no address of a
+    single host.
+    """
+    try:
+        address = ipaddress.ip_address(given["address"])
+    except ValueError:
+        return None
+    is_of_one_host = not (
+        address.is_unspecified
+        or address.is_loopback
+        or address.is_multicast
+        or address == ipaddress.IPv4Address("255.255.255.255")
+    )
+    # A scope is a name of an interface of that host.
+    if address.version != given["family"] or not is_of_one_host or "%" in given["address"]:
+        return None
+    return {"family": given["family"], "address": str(address)}
 
 
 # ---- the plan ----
