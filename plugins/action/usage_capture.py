@@ -18,10 +18,32 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.usage 
     reading,
     runs,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import mapping
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
+    decode,
+    mapping,
+    text,
+)
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import on_node, usage
 
 _MODULE = "autopilot.gpu.usage_capture"
+#: Largest packed capture in bytes if the task does not say: the module's own default for the
+#: samples, which are about ten times as large before they are packed.
+_MAX_BYTES = 268435456
+
+
+class _Packed(t.TypedDict, total=False):
+    """The answer of the module for a capture that is collected."""
+
+    changed: bool
+    state: str
+    directory: str
+    record: dict[str, t.Any]
+    parts: list[str]
+    sha256: str
+
+
+#: What the answer has if there is a capture.
+_NEEDED = ("directory", "record", "parts", "sha256")
 
 
 class _ModuleFailed(Exception):
@@ -71,32 +93,38 @@ class ActionModule(on_node.OnNode):
         host = re.sub(r"[^A-Za-z0-9._-]", "_", str(variables["inventory_hostname"]))
         directory = os.path.join(os.getcwd(), os.path.expanduser(str(args["dest"])))
         args = dict(args, dest=directory)
-        answer = self._on_host(_MODULE, args, variables)
+        returned = self._on_host(_MODULE, args, variables)
         samples = os.path.join(directory, host + runs.SAMPLES)
         if self._task.check_mode:
-            return answer
-        if answer["state"] != "none":
+            return returned
+        answer = decode(_Packed, returned)
+        if answer.get("state", "none") != "none":
+            missing = [name for name in _NEEDED if name not in answer]
+            if missing:
+                raise ValueError(f"the answer of the host has no valid {', '.join(missing)}")
             os.makedirs(directory, exist_ok=True)
-            self._fetch(answer, samples, variables)
+            self._fetch(answer, samples, int(args.get("max_bytes") or _MAX_BYTES), variables)
             atomic_file.write(
                 os.path.join(directory, host + runs.RECORD), document.to_json(answer["record"])
             )
+            capture = _read(directory, host)
             self._on_host(
                 _MODULE, {"name": args["name"], "state": "absent", **_where(args)}, variables
             )
-        elif not os.path.exists(samples):
+        elif os.path.exists(samples):
+            capture = _read(directory, host)
+        else:
             raise ValueError(
                 f"neither this host nor {args['dest']} has the capture {args['name']}: it was "
                 "never started, or was removed"
             )
-        capture = runs.load_host(directory, host)
         own = judge.judge(
             capture,
             rules,
             int(args["expected_gpus"]) if args.get("expected_gpus") is not None else None,
         )
         return {
-            "changed": answer["changed"],
+            "changed": answer.get("changed", False),
             "state": "none",
             "pid": None,
             "record": capture.recorded,
@@ -106,8 +134,10 @@ class ActionModule(on_node.OnNode):
             "node": _node(capture),
         }
 
-    def _fetch(self, answer: dict[str, t.Any], path: str, variables: dict[str, t.Any]) -> None:
-        """Fetch the parts of the samples into one file, which appears only when it is complete."""
+    def _fetch(self, answer: _Packed, path: str, most: int, variables: dict[str, t.Any]) -> None:
+        """Fetch the parts of the samples into one file of at most ``most`` bytes, which appears only
+        when it is complete.
+        """
         handle, temporary = tempfile.mkstemp(
             prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path)
         )
@@ -115,9 +145,13 @@ class ActionModule(on_node.OnNode):
         try:
             with os.fdopen(handle, "wb") as stream:
                 for part in answer["parts"]:
-                    block = base64.b64decode(
-                        self._on_host("ansible.legacy.slurp", {"src": part}, variables)["content"]
-                    )
+                    sent = self._on_host("ansible.legacy.slurp", {"src": part}, variables)
+                    block = base64.b64decode(text(sent.get("content")))
+                    if stream.tell() + len(block) > most:
+                        raise ValueError(
+                            f"max_bytes: the packed capture has more than {most} bytes; give the "
+                            "max_bytes with which the capture was started"
+                        )
                     digest.update(block)
                     stream.write(block)
                 os.fchmod(stream.fileno(), 0o644)
@@ -143,6 +177,20 @@ class ActionModule(on_node.OnNode):
         if answer.get("failed") or answer.get("unreachable"):
             raise _ModuleFailed(answer)
         return answer
+
+
+def _read(directory: str, host: str) -> reading.Capture:
+    """The collected capture of the host. Files that are invalid get another name, so that they do
+    not cost the captures of other hosts the comparison; raises ValueError for them.
+    """
+    try:
+        return runs.load_host(directory, host)
+    except ValueError:
+        for suffix in (runs.SAMPLES, runs.RECORD):
+            path = os.path.join(directory, host + suffix)
+            if os.path.exists(path):
+                os.replace(path, f"{path}.invalid")
+        raise
 
 
 def _where(args: dict[str, t.Any]) -> dict[str, t.Any]:

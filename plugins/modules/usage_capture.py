@@ -45,7 +45,10 @@ options:
     type: int
     default: 86400
   max_bytes:
-    description: Maximum size in bytes. A sample of eight GPUs has 4 kB.
+    description:
+      - Maximum size in bytes. A sample of eight GPUs has 4 kB.
+      - With O(state=collected), a larger capture is not fetched, so give the value with which the
+        capture was started.
     type: int
     default: 268435456
   job:

@@ -13,9 +13,12 @@ import math
 from array import array
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, TypedDict
 
-from ...lenient import decode, mapping, number
+from ...lenient import decode, mapping, number, whole_number
 
 NAN = float("nan")
+#: Limits of one capture: GPUs, lines without a sample that are kept, and values in all columns (8
+#: bytes each). Samples of eight GPUs each second for 30 days have 240 million values.
+MOST_GPUS, MOST_KEPT, MOST_VALUES = 64, 10_000, 1 << 29
 SCHEMA, SCHEMA_VERSION = "autopilot.gpu/usage", 1
 
 #: Maximum intervals that a sample stands for; a longer gap before it is missing. A judgement.
@@ -260,8 +263,9 @@ class _Builder:
         elif event == "ended":
             self._ended = str(said.get("reason"))
         elif event == "gap":
-            self._gaps.setdefault(str(said.get("source")), str(said.get("reason")))
-        elif event == "process":
+            if len(self._gaps) < MOST_KEPT:
+                self._gaps.setdefault(str(said.get("source")), str(said.get("reason")))
+        elif event == "process" and len(self._processes) < MOST_KEPT:
             self._processes.append(decode(GpuProcess, said))
 
     def take(self, said: Mapping[str, Any]) -> None:
@@ -276,6 +280,8 @@ class _Builder:
         self._node(said)
         self._of_job(mapping(said.get("job")), mapping(said.get("cpu")), now)
         self._gpus(said.get("gpus"), mapping(said.get("job")).get("gpus"))
+        if len(self._times) * (len(self._columns) + len(self._held)) > MOST_VALUES:
+            raise ValueError(f"it has more than {MOST_VALUES} values")
 
     def capture(self, host: str, record: Mapping[str, Any]) -> Capture:
         length = len(self._times)
@@ -358,13 +364,15 @@ class _Builder:
             return
         seen: Dict[str, ProbeError] = {}
         for gpu in listed:
-            uuid, index = mapping(gpu).get("uuid"), mapping(gpu).get("index")
+            uuid, index = mapping(gpu).get("uuid"), whole_number(mapping(gpu).get("index"))
             if not isinstance(uuid, str):
                 # A lost GPU does not report its identity; its position among the others identifies
                 # it.
                 uuid = next((known for known, place in self._index.items() if place == index), None)
-            if uuid is None or not isinstance(index, int):
+            if uuid is None or index is None:
                 continue
+            if len(self._index) >= MOST_GPUS and uuid not in self._index:
+                raise ValueError(f"it has more than {MOST_GPUS} GPUs")
             self._index[uuid] = index
             error = gpu.get("error")
             seen[uuid] = (
