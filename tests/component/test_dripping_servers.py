@@ -21,6 +21,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.clie
     Request,
     Unavailable,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import lenient
 from ansible_collections.autopilot.gpu.plugins.module_utils._kube import Cluster
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._agents import ask
 
@@ -119,3 +120,33 @@ def test_deep_json_of_an_agent_costs_the_rest_of_its_answer():
     with answering(lambda: [OK + b"\r\n", DEEP]) as url:
         with pytest.raises(ask.RequestError, match="not one of an agent"):
             ask.ask(url, "token", {}, 30.0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'HTTP/1.1 500 So\r\n\r\n{"error": "\\u001b[31m\\u202e", "message": "\\u001b[31m\\u202e"}',
+        b"HTTP/1.1 500 So\r\n\r\n\x1b[31m\xe2\x80\xae",
+        b"\x1b[31m \xe2\x80\xae\r\n\r\n",
+    ],
+    ids=["json", "text", "status line"],
+)
+def test_an_error_has_nothing_that_a_terminal_obeys(answer, monkeypatch):
+    with answering(lambda: [answer]) as url:
+        with pytest.raises(ask.RequestError) as of_agent:
+            ask.ask(url, "token", {}, 30.0)
+        with pytest.raises(ApiError) as of_server:
+            cluster_at(url, monkeypatch).request(Request("POST", "/api/v1/nodes", {}))
+    assert str(of_agent.value).isprintable() and str(of_server.value).isprintable()
+
+
+def test_a_row_that_is_too_large_costs_its_node_alone(monkeypatch):
+    monkeypatch.setattr(lenient, "MOST_VALUES", 20)
+    large = json.dumps({"node": "gpu02", "health": [{}] * 50}).encode()
+    huge = json.dumps({"node": "gpu03", "seconds": 10**400}).encode()
+    with answering(
+        lambda: [OK + b'\r\n{"nodes": [' + b",".join([large, ROW, huge]) + b"]}"]
+    ) as url:
+        answer = ask.ask(url, "token", {}, 30.0)
+    assert answer.complete and [row["node"] for row in answer.rows] == ["gpu02", "gpu01", "gpu03"]
+    assert "too large" in answer.rows[0]["summary"] and answer.rows[2]["seconds"] is None

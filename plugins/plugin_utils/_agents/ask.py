@@ -45,10 +45,13 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.clie
     path_of,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
+    bounded,
     mapping,
     mappings_in,
     parse_json,
+    text as text_of,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import printable
 from ansible_collections.autopilot.gpu.plugins.module_utils._kube import Cluster, within
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._agents import agents
 
@@ -70,7 +73,10 @@ _WITH_LIFETIME = (
 
 
 class RequestError(Exception):
-    """Why a request failed. Never contains a token."""
+    """Why a request failed, as printable text. Never contains a token."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 class Trust(t.NamedTuple):
@@ -410,8 +416,14 @@ def read(text: str) -> Answer:
 
 
 def _rows_of(rows: t.Any) -> list[dict[str, t.Any]]:
-    return (
-        [row for row in rows if isinstance(row, dict) and row.get("node")]
-        if isinstance(rows, list)
-        else []
-    )
+    """The rows of nodes, bounded; of one that is too large only the name of its node."""
+    found = []
+    for row in mappings_in(rows):
+        if not row.get("node"):
+            continue
+        try:
+            found.append(bounded(row))
+        except ValueError as error:
+            summary = f"the answer about the node is too large: {error}"
+            found.append({"node": text_of(row["node"]), "summary": summary})
+    return found

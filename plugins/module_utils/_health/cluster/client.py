@@ -27,6 +27,7 @@ from typing import (
 from urllib.parse import quote
 
 from ..lenient import decode, mapping, mappings_in, parse_json
+from ..text import printable
 
 JSON, MERGE, STRATEGIC, APPLY = (
     "application/json",
@@ -110,7 +111,8 @@ class ApiError(Exception):
     def __init__(
         self, message: str, status: int = 0, reason: str = "", retry_after: Optional[float] = None
     ) -> None:
-        super().__init__(message)
+        # A server's words go to terminals and logs.
+        super().__init__(printable(message))
         self.status = status
         self.reason = reason
         #: Seconds after which the server asks to be retried (Retry-After).
