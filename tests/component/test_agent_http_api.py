@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from agent_world import ROOT, Agent, asked, connected, result, settings  # noqa: E402
+from autopilot_agent.http.limits import SHARE, SLOTS
 from autopilot_agent.http import http_api, connection_limits  # noqa: E402
 
 HEALTHY = {"gpu_count": result("gpu_count"), "remapped_rows": result("remapped_rows")}
@@ -682,3 +683,32 @@ def test_during_a_diagnostic_no_request_for_other_checks_waits(ahead):
     ]
     assert "there is no earlier result; ask again" in told["iperf"]["summary"]
     assert [check for check, _options in runs] == [*ahead, "dcgm_diag"]
+
+
+def test_one_caller_leaves_slots_to_the_others(monkeypatch):
+    """Without authentication a caller is an address."""
+    monkeypatch.setattr(http_api, "AT_ONCE", 1000.0)
+    release = asyncio.Event()
+
+    async def held():
+        await release.wait()
+        return result("gpu_count")
+
+    async def answer(port, address):
+        async with connected(port, address) as (reader, writer):
+            writer.write(b"GET /status?host=gpu01&check=gpu_count HTTP/1.1\r\nHost: a\r\n\r\n")
+            return (await reader.readline()).split()[1]
+
+    async def ask():
+        async with Agent(settings(), {"gpu_count": held}) as agent:
+            port = agent.listening.port
+            loud = [asyncio.ensure_future(answer(port, "127.0.0.1")) for _one in range(SLOTS)]
+            await asyncio.wait(loud, return_when=asyncio.FIRST_COMPLETED)
+            while sum(one.done() for one in loud) < SLOTS - SHARE:
+                await asyncio.sleep(0.02)
+            other = asyncio.ensure_future(answer(port, "127.0.0.2"))
+            await asyncio.sleep(0.2)
+            release.set()
+            return Counter(await asyncio.gather(*loud)), await other
+
+    assert run(ask()) == ({b"200": SHARE, b"429": SLOTS - SHARE}, b"200")

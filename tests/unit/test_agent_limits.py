@@ -12,6 +12,7 @@ import pytest
 from _health.cluster.client import Unavailable
 from autopilot_agent.http.access import Remembered
 from autopilot_agent.http.limits import Bounded, Buckets, Slots, TooMany
+from autopilot_agent import logs
 from autopilot_agent.logs import LINES_A_MINUTE, RepeatedLines
 
 
@@ -86,6 +87,19 @@ def test_a_flood_of_malformed_requests_writes_few_lines():
     later = line(flood)
     assert repeated.filter(later)
     assert later.fields == {"dropped": 1000 - LINES_A_MINUTE}
+
+
+def test_the_log_of_the_agent_drops_repeated_lines(capsys):
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    try:
+        logs.start("info")
+        for number in range(1000):
+            logging.getLogger("aiohttp.server").error("Error from %s", f"10.0.0.{number}")
+        assert len(capsys.readouterr().err.splitlines()) == LINES_A_MINUTE
+    finally:
+        root.handlers[:], _level = before
+        root.setLevel(before[1])
 
 
 def test_a_flood_of_tokens_that_do_not_count_displaces_none_that_does():
