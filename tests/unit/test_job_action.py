@@ -12,6 +12,8 @@ import email
 import fcntl
 import http.server
 import json
+import queue
+import smtplib
 import os
 import socket
 import socketserver
@@ -22,6 +24,7 @@ import gateways
 import pytest
 from action_call import call
 
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import notify as _notify
 from ansible_collections.autopilot.gpu.plugins.action.job_action import ActionModule
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import atomic_file
 
@@ -649,3 +652,12 @@ def test_without_a_way_to_act_it_is_only_told(act, web):
 def test_a_wrong_option_is_named(act, options, named):
     result = act(**options)
     assert result["failed"] and named in result["msg"] and "hush-hush" not in json.dumps(result)
+
+
+def test_what_a_mail_server_answers_is_printable():
+    def refused(_seconds):
+        raise smtplib.SMTPDataError(550, "no\x1b[31m \u202espam\r\n".encode())
+
+    found = queue.Queue()
+    _notify._send_one("mail", refused, 1.0, found)
+    assert found.get() == ("mail", "answered 550, no?[31m ?spam")

@@ -139,7 +139,7 @@ def _send_one(
         found.put((name, ""))
     # No error may stop the other notifications.
     except Exception as error:
-        found.put((name, _error_text(error)))
+        found.put((name, _one_line(_error_text(error))))
 
 
 def _error_text(error: Exception) -> str:
