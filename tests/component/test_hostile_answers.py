@@ -51,7 +51,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks 
     ping_mesh,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh import share
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import on_node
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import on_node, screen
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import files, page
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._verdict.judge_play import (
     _keep_snapshots,
@@ -439,3 +439,9 @@ def test_output_that_is_too_large_is_not_parsed(over, arrives):
     assert (output == connection.answer[1]) is arrives
     assert arrives or "too large" in json.loads(output)["msg"]
     assert connection.exec_command("true") == connection.answer
+
+
+def test_the_screen_shows_nothing_that_a_terminal_obeys(capsys):
+    screen.show(ESCAPES)
+    shown = capsys.readouterr()
+    assert (shown.out + shown.err).rstrip("\n").isprintable() and "owned" in shown.out + shown.err
