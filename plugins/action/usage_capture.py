@@ -23,12 +23,13 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient impo
     mapping,
     text,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._usage import OPTIONS
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import on_node, usage
 
 _MODULE = "autopilot.gpu.usage_capture"
 #: Largest packed capture in bytes if the task does not say: the module's own default for the
 #: samples, which are about ten times as large before they are packed.
-_MAX_BYTES = 268435456
+_MAX_BYTES = OPTIONS["max_bytes"]["default"]
 
 
 class _Packed(t.TypedDict, total=False):

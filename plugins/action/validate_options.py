@@ -48,15 +48,16 @@ class ActionModule(once.Once):
         playbook = _options.validated(_OPTIONS, self._task.args)["playbook"]
         settings = _Settings(variables, self._templar, playbook)
         extra = set(load_extra_vars(self._loader))
-        state = self._templar.template(variables.get("agent_state"))
+        is_agent = playbook == "agent"
+        # The removal of the agents uses none of their settings.
+        is_removal = is_agent and self._templar.template(variables["agent_state"]) == "absent"
         problems = [
             *_variables.misspelt(playbook, settings.names, extra & settings.names),
-            # The removal of the agents uses none of their settings.
-            *(settings.problems() if (playbook, state) != ("agent", "absent") else []),
+            *([] if is_removal else settings.problems()),
             *_problems_with_pushgateway(variables, self._templar),
             *(
                 _problems_with_agent(variables, self._templar)
-                if (playbook, state) == ("agent", "present")
+                if is_agent and not is_removal
                 else []
             ),
         ]

@@ -265,8 +265,8 @@ def problems_of_agent(templates: t.Mapping[str, t.Any], final: t.Mapping[str, t.
     found = []
     for name, problem in agent_settings.problems_of(given).items():
         # A message may name a second variable.
-        said = re.sub(r"[A-Z][A-Z_]+", lambda word: options.get(word[0], word[0]), problem)
-        found.append(said if name in options else f"agent_env: {said}")
+        message = re.sub(r"[A-Z][A-Z_]+", lambda word: options.get(word[0], word[0]), problem)
+        found.append(message if name in options else f"agent_env: {message}")
     return found
 
 

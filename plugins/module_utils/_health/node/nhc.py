@@ -109,7 +109,7 @@ def read(text: str, host: Optional[str] = None) -> Taken:
 
 
 def _applies(line: _Line, host: Optional[str]) -> bool:
-    """True if the line is for the host; an invalid mask is for none."""
+    """True if the line applies to the host, or no host is given; an invalid mask applies to none."""
     try:
         return host is None or matches(line.mask, host)
     except NotTaken:

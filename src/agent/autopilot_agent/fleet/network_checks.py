@@ -25,13 +25,14 @@ from _health.lenient import mappings_in
 from _health.model import FAIL, NODE, SKIP, UNKNOWN, WARN, CheckResult, Finding, concluded
 
 from ..passes import worker_client
+from ..passes.catalogue import PING
 from ..passes.history import PEERS_UNREAD
 from . import peer_results
 from ..cluster.addresses import POD_INTERFACE, Pod, newest
 from ..passes.engine import Engine
 from ..cluster.kube import Kube
 from .peers import Agent, Peers, ring
-from .peer_results import IPERF, PING, Way, untried_peer
+from .peer_results import IPERF, Way, untried_peer
 from .iperf_requests import ANSWER, IperfRequester, Refused
 from _health.agent.settings import AgentSettings
 

@@ -16,8 +16,9 @@ from typing import Dict, Iterable, List, Mapping, NamedTuple, Sequence, Set
 from _health.model import FAIL, UNKNOWN, WARN, CheckResult, Finding, Measurement, Subject, concluded
 
 from ..cluster.addresses import POD_INTERFACE
+from ..passes.catalogue import PING
 
-PING, IPERF = "ping_mesh", "iperf3_pairs"
+IPERF = "iperf3_pairs"
 #: Minimum of silent peers for a fault of this node.
 _LEAST = 2
 #: Replaces 0 and 1 if unknown.

@@ -143,4 +143,9 @@ class Catalogue:
 
 def takes_gpus(wanted: Dict[str, Options]) -> bool:
     """True if one of the checks, with these options, takes the GPUs exclusively."""
-    return int(wanted.get(DIAGNOSTIC, {}).get("level") or 1) > 1
+    return level_of(wanted.get(DIAGNOSTIC, {})) > 1
+
+
+def level_of(options: Options) -> int:
+    """DCGM's level in the options of the diagnostic."""
+    return int(options.get("level") or 1)

@@ -28,7 +28,7 @@ from _health.fleet.judging.report import NodeVerdict
 from _health.fleet.judging.verdict import judge_node
 
 from . import worker_client
-from .catalogue import DIAGNOSTIC, FAREWELL, PING, Catalogue, takes_gpus
+from .catalogue import DIAGNOSTIC, FAREWELL, PING, Catalogue, level_of, takes_gpus
 from .pod_client import PodClient
 from _health.agent.settings import AgentSettings
 
@@ -145,7 +145,7 @@ class Engine(Catalogue):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        for entry in self._waiting + ([self._running] if self._running else []):
+        for entry in self._entries():
             if not entry.future.done():
                 entry.future.set_exception(Stopped("the agent is stopping"))
         self._waiting.clear()
@@ -228,10 +228,14 @@ class Engine(Catalogue):
             f"a diagnostic has the GPUs, {age}",
         )
 
+    def _entries(self) -> List[_Entry]:
+        """The running pass and the waiting ones, in the order of their runs."""
+        return ([self._running] if self._running else []) + self._waiting
+
     def _waits_for_diagnostic(self, wanted: Dict[str, Options]) -> bool:
         """True if a pass with these checks would wait for a diagnostic that runs, or is next."""
         key = _key_of(wanted)
-        for entry in ([self._running] if self._running else []) + self._waiting:
+        for entry in self._entries():
             if takes_gpus(entry.options):
                 return True
             if entry.key == key and not entry.future.done():
@@ -241,7 +245,7 @@ class Engine(Catalogue):
     def _entry_for(
         self, key: str, chosen: List[str], wanted: Dict[str, Options], own: bool
     ) -> _Entry:
-        for entry in ([self._running] if self._running else []) + self._waiting:
+        for entry in self._entries():
             if entry.key == key and not entry.future.done():
                 return entry
         if self._task is None:
@@ -484,7 +488,7 @@ def _answers(name: str, wanted: Options, had: Options) -> bool:
     level of DCGM includes the lower ones, and a ping of any peers tests this node's interfaces.
     """
     if name == DIAGNOSTIC:
-        return int(had.get("level") or 1) >= int(wanted.get("level") or 1)
+        return level_of(had) >= level_of(wanted)
     return name == PING or had == wanted
 
 

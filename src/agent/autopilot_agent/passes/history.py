@@ -19,7 +19,7 @@ from _health.node import registry
 from _health.node.checks.volume_claim import NOT_OF_NODE
 from _health.node.framework.check import Options
 
-from .catalogue import PING
+from .catalogue import DIAGNOSTIC, PING, level_of
 
 #: A periodic check is fresh for this number of periods.
 FRESH_PERIODS = 2.0
@@ -158,7 +158,7 @@ def _finding_alone(one: Finding) -> Finding:
 
 
 def _level_of(check: str, options: Dict[str, Options]) -> int:
-    return int(options.get(check, {}).get("level") or 1) if check == "dcgm_diag" else 0
+    return level_of(options.get(check, {})) if check == DIAGNOSTIC else 0
 
 
 def _merged(old: Optional[Remembered], new: Remembered) -> Remembered:

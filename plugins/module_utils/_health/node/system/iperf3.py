@@ -258,28 +258,26 @@ def _document_of(completed: Completed) -> Tuple[_Document, Optional[ErrorReading
         trouble = programs.error("truncated", "the output of iperf3 exceeds the limit")
     elif not completed.stdout.strip():
         # Unsupported options are reported without a document.
-        said = _said(completed.stderr)
+        line = _error_line(completed.stderr)
         trouble = (
-            _failed(said) if said else programs.error("not_understood", "iperf3 printed nothing")
+            _failed(line) if line else programs.error("not_understood", "iperf3 printed nothing")
         )
     if trouble:
         return {}, trouble
     document, trouble = _whole_document(completed.stdout)
-    said = _said(completed.stderr) if completed.returncode else None
+    line = _error_line(completed.stderr) if completed.returncode else None
     if "error" in document:
         trouble = _failed(document["error"])
-    elif said:
+    elif line:
         # iperf3 3.9 writes a document without its error.
-        trouble = _failed(said)
+        trouble = _failed(line)
     return document, trouble
 
 
-def _said(stderr: str) -> Optional[str]:
+def _error_line(stderr: str) -> Optional[str]:
     """iperf3's own line on standard error, else the first: a loader may write lines before it."""
     lines = stderr.strip().splitlines()
-    return next(
-        (line for line in lines if line.startswith("iperf3: ")), lines[0] if lines else None
-    )
+    return next((one for one in lines if one.startswith("iperf3: ")), lines[0] if lines else None)
 
 
 def _whole_document(text: str) -> Tuple[_Document, Optional[ErrorReading]]:
