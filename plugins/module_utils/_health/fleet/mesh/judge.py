@@ -23,7 +23,8 @@ from typing import (
     cast,
 )
 
-from ...knowledge.network import FLEET_SHARE, LINK_SHARE
+from ...knowledge import network as rules
+from ...lenient import number
 from ...model import (
     FAIL,
     NODE,
@@ -38,13 +39,16 @@ from ...model import (
 )
 from . import localise
 from .documents import Matrix, MeshCause, MeshDocument, MeshExpectation, MissedMeasurement, Plan
-from .figures import Expected, Leg, Passes, quantile, rate_text
+from .fabric import below_itself, controls, oversubscription, slow_between
+from .figures import Leg, Passes
+from .references import OTHER, Expected, Kind, is_busy, quantile, rate_text
 from .view import CHECKS, IPERF, PING, Explained, View
 from .messages import (
     between,
     evidence_of,
     firewall_hint,
     interface_of,
+    lost_pings,
     no_traffic,
     out_of,
     ping_fault_text,
@@ -65,20 +69,28 @@ class Judged(NamedTuple):
     document: MeshDocument
 
 
-def judge(plans: Sequence[Plan], passes: Passes) -> Judged:
+#: Expected number of healthy links failed in a run.
+FALSE_LINKS = 0.01
+#: Expected number of healthy nodes failed in a run of a healthy fleet: one in a thousand runs.
+FALSE_DRAINS = 0.001
+
+
+def judge(plans: Sequence[Plan], passes: Passes, false_drains: float = FALSE_DRAINS) -> Judged:
     """Judge one or two passes. ``passes`` holds the readings of each pass by host, in the order of
-    the plans.
+    the plans. A node fails only if fewer than ``false_drains`` healthy nodes of this run would look
+    as bad by chance.
     """
     view = View(plans, passes)
-    causes = view.causes()
+    causes = view.causes(slow_between(view))
     view.know(causes)
-    results = {host: _results(view, host, causes) for host in view.plan["hosts"]}
+    doubt = _Doubt.of(view, causes, false_drains)
+    results = {host: _results(view, host, causes, doubt) for host in view.plan["hosts"]}
     findings = [
         (one.check, _run_finding(view, one))
         for one in causes
-        if one.cause.scope in ("link", "path")
+        if one.cause.scope in ("link", "path", "group")
     ]
-    findings += _fleet_findings(view)
+    findings += _fleet_findings(view, doubt)
     return Judged(results, findings, _document(view, plans, causes))
 
 
@@ -126,10 +138,49 @@ def second_pass(plan: Plan, readings: Mapping[str, Any]) -> List[Tuple[str, str,
     wanted: Dict[Tuple[str, str, str], None] = {}
     for family in view.families(view.observed):
         observations = list(family.values())
-        found = localise.localise(observations, view.groups)
+        found = localise.localise(observations, view.groups, localise.SUSPECT)
         for plane, first, second in localise.follow_up(found, observations, view.groups):
             wanted.setdefault((plane, *sorted((first, second))), None)  # type: ignore[arg-type]
+    wanted.update(dict.fromkeys(controls(view)))
     return list(wanted)
+
+
+class _Doubt(NamedTuple):
+    """What keeps a cause from failing a node."""
+
+    view: View
+    #: Planes on which most nodes would be blamed, although nothing but their own figures tells what
+    #: is usual.
+    planes: Set[str]
+    false_drains: float
+
+    @classmethod
+    def of(cls, view: View, causes: Sequence[Explained], false_drains: float) -> "_Doubt":
+        blamed: Dict[str, Set[str]] = {}
+        for one in causes:
+            if one.kind == "slow" and one.cause.scope in ("node", "interface"):
+                for plane in {bad.plane for bad in one.cause.bad}:
+                    blamed.setdefault(plane, set()).update(one.cause.nodes)
+        planes = {
+            plane
+            for plane, hosts in blamed.items()
+            if 2 * len(hosts) > len(view.measured_on(plane))
+            and not view.references.is_proven(plane)
+        }
+        return cls(view, planes, false_drains)
+
+    def about(self, explained: Explained) -> str:
+        """Why the cause does not fail its node; empty if it does."""
+        cause = explained.cause
+        if cause.chance > self.false_drains:
+            return f"{cause.chance:.2g} healthy nodes of this run would look like this by chance"
+        if explained.kind != "slow":
+            return ""
+        if self.planes.intersection(bad.plane for bad in cause.bad):
+            return "most nodes are slow, so the reference is in doubt"
+        if explained.repeated is None and self.view.has_retest and not explained.slight:
+            return "the retest did not reach it"
+        return ""
 
 
 # ---- hosts ----
@@ -150,7 +201,9 @@ def _code(kind: str, direction: str) -> Tuple[str, str]:
     return _CODES.get((kind, direction)) or _CODES[(kind, "both")]
 
 
-def _results(view: View, host: str, causes: Sequence[Explained]) -> List[CheckResult]:
+def _results(
+    view: View, host: str, causes: Sequence[Explained], doubt: _Doubt
+) -> List[CheckResult]:
     """The result of each check that was planned for the host."""
     results = []
     for check in view.plan["checks"]:
@@ -166,7 +219,7 @@ def _results(view: View, host: str, causes: Sequence[Explained]) -> List[CheckRe
                 explained,
                 _undecided(view, explained)
                 if explained.cause.scope == "undecided"
-                else _node_finding(view, explained),
+                else _node_finding(view, explained, doubt),
             )
             for explained in host_causes
         ]
@@ -219,11 +272,13 @@ def _planned_findings(view: View, host: str, check: str) -> List[Finding]:
     return findings
 
 
-def _node_finding(view: View, explained: Explained) -> Finding:
+def _node_finding(view: View, explained: Explained, doubt: _Doubt) -> Finding:
     cause = explained.cause
     code, action = _code(explained.kind, cause.direction)
     status = _status(view, explained)
     message = fault_text(view, explained)
+    if status == WARN and explained.slight:
+        code, action = ("slightly_slow" if explained.kind == "slow" else code), "watch"
     if explained.is_weak:
         code, action = _firewall_code(explained), "fix_configuration"
         message += f"; {firewall_hint(view, explained)}"
@@ -232,6 +287,10 @@ def _node_finding(view: View, explained: Explained) -> Finding:
     if explained.repeated is False:
         status, action = WARN, "watch"
         message += "; the retest did not confirm this"
+    why = doubt.about(explained) if status == FAIL else ""
+    if why:
+        status, action = UNKNOWN, "watch"
+        message += f"; undecided: {why}"
     plane = interface_of(view, cause.nodes[0], cause.plane)
     subject = Subject("interface", name=plane) if cause.scope == "interface" and plane else NODE
     return Finding(code, status, message, action, subject, evidence_of(view, explained))
@@ -241,6 +300,8 @@ def _status(view: View, explained: Explained) -> str:
     """The status of a cause whose place is known."""
     if explained.is_weak:
         return UNKNOWN
+    if explained.slight:
+        return FAIL if _is_severe(view, explained) else WARN
     # High latency fails only against a maximum that the operator set.
     return (
         WARN
@@ -248,6 +309,16 @@ def _status(view: View, explained: Explained) -> str:
         and not view.plan["options"].get(PING, {}).get("maximum_latency")
         else FAIL
     )
+
+
+def _is_severe(view: View, explained: Explained) -> bool:
+    """True if what several pairs show together is as bad as a single pair may not be."""
+    cause = explained.cause
+    if explained.kind == "slow":
+        rate, usual = typical(view, cause)
+        return rate < rules.FLEET_SHARE * usual
+    lost, sent = lost_pings(view, [*cause.bad, *cause.against])
+    return lost >= rules.POOLED_LOSS * view.most_loss * sent
 
 
 def _firewall_code(explained: Explained) -> str:
@@ -390,15 +461,15 @@ def _rates_missing(view: View, host: str, plane: str) -> List[Finding]:
         for leg in legs
         if (leg.plane, leg.source, leg.target) not in view.observed.rate
     ]
-    if any(
-        among is not None and among.source == "table" for among in map(view.expected_of, unjudged)
+    judged = [leg for legs in rated.values() for leg in legs if leg not in unjudged]
+    if any(is_busy(leg) for leg in unjudged) and not all(
+        any(leg in judged for leg in legs) for legs in rated.values()
     ):
         message = (
-            f"iperf3 uses a full CPU core on {plane}, so the link may be faster than  "
+            f"limited by CPU: iperf3 uses a full CPU core on {plane}, so the link may be faster than "
             "measured; set the option streams or minimum"
         )
         return [Finding("cpu_limited", UNKNOWN, message, "watch", Subject("interface", name=plane))]
-    judged = [leg for legs in rated.values() for leg in legs if leg not in unjudged]
     if unjudged and not judged:
         message = (
             f"the expected rate of {plane} is unknown: no link speed, and too few pairs "
@@ -518,45 +589,51 @@ def _run_finding(view: View, explained: Explained) -> Finding:
         what = f"{no_traffic(explained)} gets through"
     else:
         what = ping_fault_text(view, explained)
-    fine = (
-        "both ends are good with other hosts"
-        if cause.scope == "link"
-        else "the hosts at both ends are good elsewhere"
-    )
+    fine = {
+        "link": "both ends are good with other hosts",
+        "path": "the hosts at both ends are good elsewhere",
+        "group": "nearly all of its hosts are bad with each other and with hosts of other groups",
+    }[cause.scope]
+    if cause.scope == "path" and cause.share < 1 - localise.TOLERATED:
+        fine = f"{100 * cause.share:.0f} % of the measurements; {fine}"
     message = f"{what}, {fine}"
-    # A single slow measurement of a pair may be a temporary disturbance and does not fail a run.
-    once = (
+    # A link that is slow in few measurements may be a disturbance and does not fail a run.
+    measured = [max(one.counts[0], int(one.bad)) for one in cause.bad]
+    few = (
         cause.scope == "link"
         and explained.kind == "slow"
-        and max(map(view.times_bad, cause.bad)) < 2
+        and (max(measured) < rules.TIMES_BAD or cause.chance > FALSE_LINKS)
     )
-    status = WARN if explained.repeated is False or once else _status(view, explained)
+    status = WARN if explained.repeated is False or few else _status(view, explained)
     action = "watch" if status == WARN else "fix_configuration"
     if explained.is_weak:
         code = _firewall_code(explained)
         message += f"; {firewall_hint(view, explained)}"
     if explained.repeated is False:
         message += "; the retest did not confirm this"
-    elif once:
-        message += "; seen once"
+    elif few:
+        message += f"; bad in {max(measured)} measurement{'' if max(measured) == 1 else 's'}"
     subject = Subject(cause.scope, name=f"{between(view, cause)} on {cause.plane or 'every plane'}")
     return Finding(code, status, message, action, subject, evidence_of(view, explained))
 
 
-def _fleet_findings(view: View) -> List[Tuple[str, Finding]]:
-    """Findings about a plane whose pairs are all slow: there are no outliers, but the link speed is
-    higher.
-    """
-    found = [
-        _below_link_speed(plane, speed, expected) if speed else _uneven(plane, expected)
-        for (plane, speed), expected in sorted(view.expected.items(), key=str)
-        if expected.source == "fleet"
-    ]
+def _fleet_findings(view: View, doubt: _Doubt) -> List[Tuple[str, Finding]]:
+    """Findings about a plane as a whole: there are no outliers, but the pairs could be faster."""
+    found: List[Optional[Finding]] = []
+    for kind, expected in sorted(view.references.expected.items(), key=str):
+        if expected.source == "fleet" and kind.relation != OTHER:
+            if kind.speed and kind.plane not in view.references.populations:
+                found.append(_below_link_speed(kind.plane, kind.speed, expected))
+            else:
+                found.append(_uneven(kind, expected))
+    found += [_populations(*item) for item in sorted(view.references.populations.items())]
+    found += [_in_doubt(plane) for plane in sorted(doubt.planes)]
+    found += [_oversubscribed(view, plane) for plane in view.planes]
     return [(IPERF, finding) for finding in found if finding]
 
 
 def _below_link_speed(plane: str, speed: float, expected: Expected) -> Optional[Finding]:
-    if expected.usual is None or expected.usual >= LINK_SHARE * speed:
+    if expected.usual is None or expected.usual >= rules.LINK_SHARE * speed:
         return None
     why = (
         "iperf3 uses a full CPU core and may be the limit (option streams)"
@@ -574,27 +651,60 @@ def _below_link_speed(plane: str, speed: float, expected: Expected) -> Optional[
     return Finding("fleet_below_link_speed", WARN, message, "watch", subject, evidence)
 
 
-def _uneven(plane: str, expected: Expected) -> Optional[Finding]:
+def _uneven(kind: Kind, expected: Expected) -> Optional[Finding]:
     """Findings about a plane of unknown link speed where some pairs are much faster than most."""
-    if (
-        not expected.best
-        or expected.usual is None
-        or (expected.usual >= FLEET_SHARE * expected.best)
-    ):
+    if expected.usual is None or not expected.most or not below_itself(expected):
         return None
     message = (
-        f"some pairs reach {rate_text(expected.best)} and most no more than "
-        f"{rate_text(expected.usual)}; the link speed is unknown;"
+        f"the reference is in doubt: some pairs reach {rate_text(expected.usual)} and most no more "
+        f"than {rate_text(expected.most)}; the link speed is unknown;"
         " set the option minimum of iperf3_pairs (Gbit/s) to the expected rate"
     )
     evidence = {
-        "usual": expected.usual,
-        "best": expected.best,
+        "usual": expected.most,
+        "best": expected.usual,
         "detail": expected.detail,
         "cpu_limited": expected.cpu_limited,
     }
-    subject = Subject("plane", name=plane)
+    subject = Subject("plane", name=kind.plane)
     return Finding("fleet_uneven", WARN, message, "fix_configuration", subject, evidence)
+
+
+def _populations(plane: str, populations: Sequence[Tuple[float, int]]) -> Finding:
+    several = ", ".join(f"{hosts} hosts {rate_text(rate)}" for rate, hosts in populations)
+    message = (
+        f"the hosts fall into {len(populations)} populations, which reach at best: {several}; each "
+        "is compared with itself, since the link speeds are unknown"
+    )
+    evidence = {"populations": [[rate, hosts] for rate, hosts in populations]}
+    subject = Subject("plane", name=plane)
+    return Finding("fleet_uneven", WARN, message, "watch", subject, evidence)
+
+
+def _in_doubt(plane: str) -> Finding:
+    message = (
+        "the reference is in doubt: most hosts are slow, and nothing but their own figures tells "
+        "what is usual; set the option minimum of iperf3_pairs (Gbit/s) to the expected rate"
+    )
+    subject = Subject("plane", name=plane)
+    return Finding("reference_in_doubt", UNKNOWN, message, "fix_configuration", subject)
+
+
+def _oversubscribed(view: View, plane: str) -> Optional[Finding]:
+    """The rate between groups while all of them are busy, by the rate within a group."""
+    ratio = oversubscription(view, plane)
+    accepted = number(view.plan["options"].get(IPERF, {}).get("oversubscription"), 1) or 1.0
+    if ratio is None or ratio.factor <= max(accepted * 1.1, 1 / rules.FLEET_SHARE):
+        return None
+    word = view.plan.get("group_by") or "group"
+    alone = f"; {rate_text(ratio.alone)} with few pairs at once" if ratio.alone else ""
+    message = (
+        f"hosts of different {word}s reach {out_of(ratio.loaded, ratio.within)} while all send at "
+        f"once, 1 to {ratio.factor:.1f}{alone}; if this is by design, set the option "
+        "oversubscription of iperf3_pairs"
+    )
+    subject = Subject("plane", name=plane)
+    return Finding("oversubscribed", WARN, message, "watch", subject, ratio._asdict())
 
 
 # ---- the document ----
@@ -607,8 +717,17 @@ def _document(view: View, plans: Sequence[Plan], causes: Sequence[Explained]) ->
         "matrices": _matrices(view),
         "causes": [_cause(view, one) for one in causes],
         "expected": [
-            cast(MeshExpectation, {"plane": plane, "link_speed": speed, **expected._asdict()})
-            for (plane, speed), expected in sorted(view.expected.items(), key=str)
+            cast(
+                MeshExpectation,
+                {
+                    "plane": kind.plane,
+                    "link_speed": kind.speed,
+                    "relation": kind.relation,
+                    **expected._asdict(),
+                },
+            )
+            for kind, expected in sorted(view.references.expected.items(), key=str)
+            if not kind.alone
         ],
         "missed": [cast(MissedMeasurement, one._asdict()) for one in view.figures.missed[:1000]],
     }
@@ -630,14 +749,12 @@ def _cause(view: View, explained: Explained) -> MeshCause:
 
 def _matrices(view: View) -> List[Matrix]:
     """Figures by plane as cells ``[from, to, value]``; from and to are places in ``hosts``. The
-    figure of the last pass counts; null if there is none.
+    last pass that measured the pair counts, with the median of its rounds; null if there is none.
     """
     places = view.places
     matrices: List[Matrix] = []
     for plane in view.planes:
-        rates = {
-            (leg.source, leg.target): leg.rate for leg in view.figures.legs if leg.plane == plane
-        }
+        rates = _median_rates(leg for leg in view.figures.legs if leg.plane == plane)
         echoes = {
             (echo.source, echo.target): echo for echo in view.figures.echoes if echo.plane == plane
         }
@@ -666,3 +783,18 @@ def _matrices(view: View) -> List[Matrix]:
                     }
                 )
     return matrices
+
+
+def _median_rates(legs: Iterable[Leg]) -> Dict[Tuple[str, str], Optional[float]]:
+    turns: Dict[Tuple[str, str], Tuple[int, List[float]]] = {}
+    for leg in legs:
+        key = (leg.source, leg.target)
+        turn, rates = turns.setdefault(key, (leg.turn, []))
+        if leg.turn > turn:
+            rates = []
+            turns[key] = (leg.turn, rates)
+        if leg.rate is not None:
+            rates.append(leg.rate)
+    return {
+        key: quantile(sorted(rates), 0.5) if rates else None for key, (_t, rates) in turns.items()
+    }

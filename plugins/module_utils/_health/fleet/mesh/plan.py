@@ -16,7 +16,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple, Typ
 from ...node.checks.iperf3_pairs import port_range
 from .documents import Plan, PlanDescription, PlannedPairs, PlannedPings
 from .members import Facts, Members, MeshSettings, clock_of, member_at
-from .schedule import disjoint_rounds, ping_peers, sampled_rounds
+from .schedule import disjoint_rounds, lightly_loaded, ping_peers, sampled_rounds
 from .view import CHECKS, IPERF, PING
 
 __all__ = ["MeshSettings", "describe", "follow_up", "lead", "make", "validate_settings", "shares"]
@@ -40,10 +40,16 @@ _LEAST_INTERVAL, _LEAST_PERIOD = 1.0, 20.0
 #: collected.
 _UNCOLLECTED = 600
 #: Maximum number of second-pass pairs of a host on a plane.
-_MOST_AGAIN = 4
-#: Measurements of each pair in the retest: a disturbance may slow one of them, the better one
-#: counts.
-TIMES_AGAIN = 2
+_MOST_AGAIN = 6
+#: Measurements of each pair in the retest, each from fresh ports: most of them decide.
+TIMES_AGAIN = 3
+#: Minimum number of streams in the retest: they take several paths between groups.
+_STREAMS_AGAIN = 4
+#: In a round of the retest, one pair between groups for this many hosts of a group, or of all hosts
+#: without a group, so that the pairs do not compete for uplinks.
+_HOSTS_EACH = 8
+#: Maximum number of different rounds of the retest.
+_ROUNDS_AGAIN = 24
 #: Bytes of a small ping on the wire: 56 of data, ICMP 8, IPv6 40, Ethernet 14.
 _SMALL_FRAME = 56 + 8 + 40 + 14
 
@@ -177,9 +183,9 @@ def follow_up(
     plan: Plan, wanted: Iterable[Tuple[str, str, str]], now: float, lead: float, count: int = 100
 ) -> Optional[Plan]:
     """Plan a retest with the wanted (plane, host, host) only: ``count`` pings for each, and
-    rounds with at most `_MOST_AGAIN` pairs of a host on a plane, in the given order. All rounds run
-    twice, so that a temporary disturbance spoils at most one measurement of a pair. None if nothing
-    can be measured. Exclusions of the first pass remain.
+    rounds with at most `_MOST_AGAIN` pairs of a host on a plane, in the given order, and with few
+    pairs between groups at once. All rounds run `TIMES_AGAIN` times. None if nothing can be
+    measured. Exclusions of the first pass remain.
     """
     places = {host: place for place, host in enumerate(plan["hosts"])}
     planes = {plane["name"]: number for number, plane in enumerate(plan["planes"])}
@@ -204,9 +210,15 @@ def follow_up(
             if peer not in peers[plane][place]:
                 peers[plane][place].append(peer)
     ping = _ping(peers, plan["options"][PING], count)
-    rounds = disjoint_rounds(_few_each(able(IPERF)), plan["together"])
+    rounds = [
+        some
+        for one in disjoint_rounds(_few_each(able(IPERF)), plan["together"])
+        for some in lightly_loaded(one, plan["groups"], _HOSTS_EACH)
+    ][:_ROUNDS_AGAIN]
+    options = plan["options"][IPERF]
     pairs = _pairs(
-        [[list(triple) for triple in one] for one in rounds * TIMES_AGAIN], plan["options"][IPERF]
+        [[list(triple) for triple in one] for one in rounds * TIMES_AGAIN],
+        {**options, "streams": max(options["streams"], _STREAMS_AGAIN)} if rounds else options,
     )
     if not ping and not pairs:
         return None

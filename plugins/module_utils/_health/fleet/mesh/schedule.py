@@ -122,6 +122,35 @@ def disjoint_rounds(wanted: Iterable[Wanted], together: bool = False) -> List[Li
     return [some for some in rounds if some]
 
 
+def lightly_loaded(
+    pairs: Sequence[Wanted], groups: Sequence[str], hosts_each: int
+) -> List[List[Wanted]]:
+    """Split a round so that few of its pairs cross between groups at once: on each plane, one for
+    ``hosts_each`` hosts of a group, at least one. Hosts without a group count as one group, and
+    all their pairs as crossing. ``groups`` holds the group of each host by place.
+    """
+    sizes = Counter(groups)
+    rounds: List[List[Wanted]] = []
+    loads: List[Counter[Tuple[Any, str]]] = []
+    for plane, one, other in pairs:
+        ends = {groups[one], groups[other]}
+        crossed = ends if len(ends) > 1 or "" in ends else set()
+        place = next(
+            (
+                place
+                for place, load in enumerate(loads)
+                if all(load[plane, end] < max(1, sizes[end] // hosts_each) for end in crossed)
+            ),
+            len(rounds),
+        )
+        if place == len(rounds):
+            rounds.append([])
+            loads.append(Counter())
+        rounds[place].append((plane, one, other))
+        loads[place].update((plane, end) for end in crossed)
+    return rounds
+
+
 def _vacated(
     held: Dict[Hashable, Dict[int, Hashable]],
     ends: Ends,

@@ -8,30 +8,15 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from ...knowledge.network import PING_HEADERS
+from ...knowledge import network as rules
+from ...lenient import number
 from . import localise
-from .figures import (
-    KINDS,
-    Echo,
-    Expected,
-    Figures,
-    Leg,
-    LinkClass,
-    Missed,
-    Observed,
-    Passes,
-    class_of,
-    expectations,
-    gather,
-    latency_limits,
-    link_classes,
-    observe,
-    merged,
-    usual_delays,
-)
+from .figures import Echo, Figures, Leg, Missed, Passes, gather
 from .documents import Plan
+from .groups import inferred_groups
 from .localise import Cause
-from .observation import Observation
+from .observation import KINDS, Observation, Observed, latency_limits, merged, observe, usual_delays
+from .references import Expected, References
 
 PING, IPERF = "ping_mesh", "iperf3_pairs"
 CHECKS = (PING, IPERF)
@@ -50,6 +35,8 @@ class Explained(NamedTuple):
     repeated: Optional[bool] = None
     #: True if nothing arrives in this check while the other check's packets arrive.
     filtered: bool = False
+    #: True if only the sensitive comparison of several pairs shows the cause.
+    slight: bool = False
 
     @property
     def is_weak(self) -> bool:
@@ -91,11 +78,17 @@ class View:
             host: group for host, group in zip(self.plan["hosts"], self.plan["groups"]) if group
         }
         self.figures: Figures = gather(plans, passes)
-        self.speeds = link_classes(self.plan)
         silent = self.figures.silent
-        self.expected: Dict[LinkClass, Expected] = expectations(self.plan, self.figures.legs)
-        self.first: Observed = observe(self.plan, self.figures, self.expected, 1)
-        self.second: Observed = observe(self.plan, self.figures, self.expected, 2)
+        self.references = References(self.plan, self.figures.legs, self.groups)
+        self._observe()
+        #: Groups of unlabelled hosts that the figures of the retest show, by host.
+        self.inferred: Dict[str, str] = inferred_groups(
+            self.first.rate.values(), self.second.rate.values(), self.plan["hosts"], self.groups
+        )
+        if self.inferred:
+            self.groups.update(self.inferred)
+            self.references = References(self.plan, self.figures.legs, self.groups)
+            self._observe()
         self.observed: Observed = merged(
             self.first,
             self.second,
@@ -110,6 +103,10 @@ class View:
         self._index_by_host()
         #: Places of planes by check and place of a host.
         self._planned: Dict[Tuple[str, int], Set[int]] = _planned_planes(self.plan)
+        self.has_retest = len(plans) > 1
+        most_loss = number(self.plan["options"].get(PING, {}).get("maximum_loss"), 0)
+        #: Share of pings of a pair that may get lost.
+        self.most_loss = (rules.MAXIMUM_LOSS if most_loss is None else most_loss) / 100
         usual = usual_delays(echo for echo in self.figures.echoes if echo.turn == 1)
         #: Highest accepted round trip in ms by plane, and header bytes of a ping by plane.
         self.limits = latency_limits(self.plan, usual)
@@ -120,12 +117,17 @@ class View:
             if member
         ]
         self.headers = {
-            plane: PING_HEADERS[6 if ":" in member["address"] else 4] for plane, member in members
+            plane: rules.PING_HEADERS[6 if ":" in member["address"] else 4]
+            for plane, member in members
         }
         self.planes = [plane["name"] for plane in self.plan["planes"]]
         self.places = {host: place for place, host in enumerate(self.plan["hosts"])}
         self.causes_by_node: Dict[str, List[Cause]] = {}
         self.paths: List[Cause] = []
+
+    def _observe(self) -> None:
+        self.first: Observed = observe(self.plan, self.figures, self.references, 1)
+        self.second: Observed = observe(self.plan, self.figures, self.references, 2)
 
     def _index_by_host(self) -> None:
         self._legs: Dict[str, List[Leg]] = {}
@@ -145,7 +147,7 @@ class View:
         for cause in (one.cause for one in causes):
             for host in cause.nodes:
                 self.causes_by_node.setdefault(host, []).append(cause)
-            if cause.scope == "path":
+            if cause.scope in ("path", "group"):
                 self.paths.append(cause)
 
     def planned_on(self, host: str, check: str) -> List[str]:
@@ -166,23 +168,12 @@ class View:
         return self._missed.get(host, [])
 
     def legs_of(self, pair: Observation) -> List[Leg]:
-        """The figures of a pair in this direction, one for each pass that has any, in pass order."""
+        """The figures of a pair in this direction, in the order of passes and rounds."""
         return [
             leg
             for leg in self.legs_at(pair.source)
             if (leg.plane, leg.source, leg.target) == pair[:3] and leg.rate is not None
         ]
-
-    def times_bad(self, pair: Observation) -> int:
-        """Number of bad measurements of a direction: all of a pass if its best one is bad."""
-        rounds = {leg.turn: leg.rounds for leg in self.legs_of(pair)}
-        passes = [
-            observed.rate.get((pair.plane, pair.source, pair.target))
-            for observed in (self.first, self.second)
-        ]
-        return sum(
-            rounds.get(turn, 1) for turn, one in enumerate(passes, 1) if one is not None and one.bad
-        )
 
     def echoes_of(self, pair: Observation) -> List[Echo]:
         """The pings of a pair in both directions, from the last pass that sent any."""
@@ -234,13 +225,18 @@ class View:
         return [observed.echo, observed.size, observed.delay, observed.rate]
 
     def expected_of(self, leg: Leg) -> Optional[Expected]:
-        return self.expected.get(class_of(self.speeds, leg))
+        return self.references.of(leg)
 
-    def causes(self) -> List[Explained]:
+    def measured_on(self, plane: str) -> Set[str]:
+        """The hosts with a judged rate on a plane."""
+        rates = [one for one in self.observed.rate.values() if one.plane == plane]
+        return {host for one in rates for host in (one.source, one.target)}
+
+    def causes(self, known: Iterable[Cause] = ()) -> List[Explained]:
         """Return the causes of all bad observations, each once, root causes first, and the causes
-        that the retest did not confirm.
+        that the retest did not confirm. ``known`` are slow causes that the retest has shown.
         """
-        found: List[Explained] = []
+        found = [Explained(cause, "slow", IPERF, repeated=True) for cause in known]
         for family, second, first in zip(
             self.families(self.observed), self.families(self.second), self.families(self.first)
         ):
@@ -272,9 +268,11 @@ class View:
                 for cause in before
                 if _place(cause) not in places
             ]
+        found += self._slight_causes()
         found = [self._with_other_check(one) for one in found]
         found.sort(
             key=lambda one: (
+                one.slight,
                 one.repeated is False,
                 one.cause.scope == "undecided",
                 one.is_weak,
@@ -282,6 +280,28 @@ class View:
             )
         )
         return self._merged(found)
+
+    def _slight_causes(self) -> List[Explained]:
+        """Hosts, paths and groups whose pairs are each too little bad to tell, but all of them are."""
+        found = []
+        for observed, again, check in (
+            (self.observed.drop, self.second.drop, PING),
+            (self.observed.dent, self.second.dent, IPERF),
+        ):
+            seen = list(observed.values())
+            repeats = list(again.values())
+            found += [
+                Explained(
+                    cause,
+                    _kind(cause.bad),
+                    check,
+                    repeated=localise.repeated(cause, repeats, self.groups),
+                    slight=True,
+                )
+                for cause in localise.localise(seen, self.groups)
+                if cause.scope in ("node", "interface", "path", "group")
+            ]
+        return found
 
     def _not_repeated(
         self, first: Sequence[Observation], again: Sequence[Observation]
@@ -295,7 +315,7 @@ class View:
         return [
             cause
             for cause in before
-            if cause.scope in ("node", "interface", "path")
+            if cause.scope in ("node", "interface", "path", "group")
             and localise.repeated(cause, again, self.groups) is False
         ]
 
@@ -379,7 +399,7 @@ def _touches(cause: Cause, observation: Observation, groups: Mapping[str, str]) 
         return cause.nodes[0] in ends
     if cause.scope == "link":
         return set(cause.nodes) == ends
-    if cause.scope == "path":
+    if cause.scope in ("path", "group"):
         return localise.crosses(
             cause.groups, groups.get(observation.source), groups.get(observation.target)
         )
@@ -389,6 +409,8 @@ def _touches(cause: Cause, observation: Observation, groups: Mapping[str, str]) 
 def _explains(deeper: Explained, follower: Explained, groups: Mapping[str, str]) -> bool:
     """True if all bad observations of the other cause lie where the root cause lies."""
     if deeper.repeated is False and follower.repeated is not False:
+        return False
+    if deeper.slight and not follower.slight:
         return False
     if deeper.cause.scope == "undecided" and follower.cause.scope != "undecided":
         return False
