@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -302,7 +303,7 @@ def after_a_dip(seed):
     readings = World(seed=seed).readings(first)
     held_up(readings, "eth1", source, target, 0)
     second = plan.follow_up(first, judge.second_pass(first, readings), 2000.0, 5.0, 100)
-    assert pairs_of(second) == [sorted((source, target))] * 2
+    assert pairs_of(second) == [sorted((source, target))] * plan.TIMES_AGAIN
     return [first, second], [readings, World(seed=seed).readings(second)], (source, target)
 
 
@@ -311,20 +312,22 @@ def with_a_slow_path():
     readings, and that pair.
     """
     first = planned(rounds="all")
-    path = {pair: 0.4 for pair in between_racks(1, 2)}
+    path = {pair: 0.4 for pair in between_racks(1, 2) if pair[1] <= "gpu04"}
     readings = World(links=path).readings(first)
     second = plan.follow_up(first, judge.second_pass(first, readings), 2000.0, 5.0, 100)
-    source, target = next(ends for ends in pairs_of(second) if ("eth1", *ends) not in path)
+    source, target = next(
+        ends for ends in pairs_of(second) if len({number <= "gpu04" for number in ends}) == 1
+    )
     return [first, second], [readings, World(links=path).readings(second)], (source, target)
 
 
-THE_PATH = ("run", "rack r1 and rack r2 on eth1", "slow_path", "fail")
+THE_PATH = ("run", "rack r1 to rack r2 on eth1", "slow_path", "fail")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("spoil", [None, held_up, missed, silent])
 @pytest.mark.parametrize("turn", [0, 1])
-def test_a_dip_of_the_first_pass_is_cleared_by_one_good_figure(spoil, turn, seed):
+def test_a_dip_of_the_first_pass_is_cleared_by_the_retest(spoil, turn, seed):
     plans, passes, ends = after_a_dip(seed)
     if spoil:
         spoil(passes[1], "eth1", *ends, turn)
@@ -337,14 +340,15 @@ def test_a_dip_of_the_first_pass_is_cleared_by_one_good_figure(spoil, turn, seed
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("dips", [1, 2, 3])
 def test_several_dips_of_one_host_are_cleared(dips, seed, host):
-    """Three of five are too many for links and too few to name the host."""
+    """Three of five are more than chance, so they are told."""
     first = planned(seed=seed)
     readings = World(seed=seed).readings(first)
     for ends in [ends for ends in pairs_of(first) if host in ends][:dips]:
         held_up(readings, "eth1", host, *{*ends} - {host}, 0)
     second = plan.follow_up(first, judge.second_pass(first, readings), 2000.0, 5.0, 100)
     judged = judge.judge([first, second], [readings, World(seed=seed).readings(second)])
-    assert (said(judged), judged.document["causes"]) == (set(), [])
+    told = {(host, "eth1", "slow_transmit", "warn")} if dips == 3 else set()
+    assert said(judged) == told
 
 
 @pytest.mark.parametrize("turn", [0, 1])
@@ -355,15 +359,15 @@ def test_one_dip_in_the_second_pass_is_no_finding(spoil, turn):
     assert said(judge.judge(plans, passes)) == {THE_PATH}
 
 
-def test_what_was_good_and_is_slow_in_both_figures_of_the_second_pass_has_changed():
+def test_what_was_good_and_is_slow_in_all_figures_of_the_second_pass_has_changed():
     plans, passes, ends = with_a_slow_path()
-    held_up(passes[1], "eth1", *ends, 0, 1)
+    held_up(passes[1], "eth1", *ends, 0, 1, 2)
     judged = judge.judge(plans, passes)
     assert said(judged) == {
         THE_PATH,
         ("run", f"{ends[0]} to {ends[1]} on eth1", "slow_link", "fail"),
     }
-    assert not any("seen once" in finding.message for _check, finding in judged.findings)
+    assert not any("bad in" in finding.message for _check, finding in judged.findings)
 
 
 @pytest.mark.parametrize("good, bad", [(0, 1), (1, 0)])
@@ -377,7 +381,7 @@ def test_a_single_slow_figure_is_no_reason_to_fail(good, bad):
                 finding.code,
                 finding.status,
                 finding.action,
-                finding.message.endswith("seen once"),
+                finding.message.endswith("bad in 1 measurement"),
             )
             for _check, finding in judged.findings
             if finding.subject.kind == "link"
@@ -386,15 +390,15 @@ def test_a_single_slow_figure_is_no_reason_to_fail(good, bad):
     # Good in the first pass; of the second there is one figure, and it is slow.
     plans, passes, ends = with_a_slow_path()
     held_up(passes[1], "eth1", *ends, bad)
-    missed(passes[1], "eth1", *ends, good)
+    missed(passes[1], "eth1", *ends, good, 2)
     assert links(judge.judge(plans, passes)) == once
     # Slow in the first pass, and not measured again.
     plans, passes, ends = after_a_dip(3)
-    missed(passes[1], "eth1", *ends, 0, 1)
+    missed(passes[1], "eth1", *ends, 0, 1, 2)
     assert links(judge.judge(plans, passes)) == once
-    # Slow in the first pass and in the one figure of the second: that is two.
+    # Slow in the first pass and in two figures of the second: that is three.
     plans, passes, ends = after_a_dip(3)
-    held_up(passes[1], "eth1", *ends, bad)
+    held_up(passes[1], "eth1", *ends, bad, 2)
     missed(passes[1], "eth1", *ends, good)
     assert links(judge.judge(plans, passes)) == {
         ("gpu", "slow_link", "fail", "fix_configuration", False)
@@ -402,15 +406,15 @@ def test_a_single_slow_figure_is_no_reason_to_fail(good, bad):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_slow_link_is_slow_in_all_three_figures(seed):
+def test_a_slow_link_is_slow_in_all_figures(seed):
     first = planned(seed=seed)
     source, target = pairs_of(first)[seed]
     judged, _passes = run(World(seed=seed, links={("eth1", source, target): 0.5}), first)
     assert said(judged) == {("run", f"{source} to {target} on eth1", "slow_link", "fail")}
-    assert [pair["rounds"] for pair in judged.findings[0][1].evidence["pairs"]] == [3]
+    assert [pair["rounds"] for pair in judged.findings[0][1].evidence["pairs"]] == [4]
 
 
-def test_the_best_figure_of_a_pass_is_in_the_matrix_and_in_the_evidence():
+def test_the_middle_figure_of_a_pass_is_in_the_matrix_and_in_the_evidence():
     first = planned(seed=1)
     source, target = pairs_of(first)[0]
     slow_link = World(seed=1, links={("eth1", source, target): 0.5})
@@ -428,13 +432,13 @@ def test_the_best_figure_of_a_pass_is_in_the_matrix_and_in_the_evidence():
         if (one["plane"], one["measure"]) == ("eth1", "bandwidth")
     )
     ends = [first["hosts"].index(source), first["hosts"].index(target)]
-    assert len(set(rates)) == 2 and [*ends, max(rates)] in matrix["cells"]
-    assert judged.findings[0][1].evidence["pairs"][0]["bits_per_second"] == max(rates)
+    assert len(set(rates)) == 3 and [*ends, median(rates)] in matrix["cells"]
+    assert judged.findings[0][1].evidence["pairs"][0]["bits_per_second"] == median(rates)
 
 
 def test_packets_that_arrived_in_one_of_two_rounds_do_arrive():
     plans, passes, ends = after_a_dip(0)
-    silent(passes[1], "eth1", *ends, 0, 1)
+    silent(passes[1], "eth1", *ends, 0, 1, 2)
     assert {hello.heard for hello in figures.gather(plans, passes).handshakes} == {0}
     for window in (
         window for host in ends for window in passes[1][host]["windows"] if window.get("round") == 1
@@ -445,7 +449,7 @@ def test_packets_that_arrived_in_one_of_two_rounds_do_arrive():
     ] * 2
     # So they do, both ways, where there is a figure of one direction.
     plans, passes, ends = after_a_dip(0)
-    silent(passes[1], "eth1", *ends, 0)
+    silent(passes[1], "eth1", *ends, 0, 2)
     window, way = measurements(passes[1], "eth1", *ends)[1]
     window["legs"][way] = {
         "error": {"reason": "timeout", "message": "iperf3 did not end within 3.6 s and was killed"}
@@ -483,7 +487,7 @@ def test_the_evidence_names_the_pairs_and_what_was_expected():
     judged, _passes = run(World(slow={("gpu07", "eth2", "transmit"): 0.33}), planned())
     finding = next(finding for result in judged.results["gpu07"] for finding in result.findings)
     assert (
-        "sends at 3.1 of 9.4 Gbit/s to" in finding.message
+        "sends at 3.1 of 9.3 Gbit/s to" in finding.message
         and "receives normally" in finding.message
     )
     assert finding.action == "drain_node" and finding.evidence["repeated"] is True
@@ -682,10 +686,12 @@ class Closed(World):
 # ---- what may not pass ----
 
 
-@pytest.mark.parametrize("hosts, bad", [(4, 2), (5, 3), (8, 4), (8, 6)])
-def test_most_of_a_fleet_being_slow_does_not_make_it_usual(hosts, bad):
+@pytest.mark.parametrize("hosts, bad, racks", [(4, 2, 1), (5, 3, 1), (8, 4, 4), (8, 6, 4)])
+def test_most_of_a_fleet_being_slow_does_not_make_it_usual(hosts, bad, racks):
     """Two that reach what the link can do are enough to tell the others."""
-    judged, _passes = run(World(slow=slow(*NAMES[:bad])), planned(hosts=hosts, planes=1))
+    judged, _passes = run(
+        World(slow=slow(*NAMES[:bad])), planned(hosts=hosts, planes=1, racks=racks)
+    )
     assert said(judged) == {(name, "eth1", "slow_both_ways", "fail") for name in NAMES[:bad]}
 
 

@@ -12,7 +12,7 @@ from ...knowledge import network as rules
 from .figures import Leg
 from .localise import BOTH, PATH, Cause
 from .observation import Observation
-from .references import Expected, is_busy, quantile
+from .references import is_busy, quantile
 from .retest import ELSEWHERE, Pair, PartnerPool
 from .view import View
 
@@ -36,13 +36,6 @@ class Ratio(NamedTuple):
         return self.within / self.loaded
 
 
-def below_itself(expected: Expected) -> bool:
-    """True if most pairs are slower than what the better ones show to be usual."""
-    return bool(
-        expected.usual and expected.most and expected.most < rules.FLEET_SHARE * expected.usual
-    )
-
-
 def oversubscription(view: View, plane: str) -> Optional[Ratio]:
     """How much slower pairs between groups are than pairs within; None if that is not known or only
     the network's own fault explains it.
@@ -59,20 +52,24 @@ def controls(view: View) -> List[Pair]:
     """
     found: List[Pair] = []
     rates = list(view.observed.rate.values())
+    sends, receives = view.references.good_within
     for plane in view.planes:
         across = [
-            one for one in rates if one.plane == plane and _groups_of(view, one.source, one.target)
+            one
+            for one in rates
+            if one.plane == plane
+            and (plane, one.source) in sends
+            and (plane, one.target) in receives
+            and _groups_of(view, one.source, one.target)
         ]
         ratio = oversubscription(view, plane)
-        often = sum(one.bad for one in across) > _OFTEN * len(across)
-        if across and (often or ratio and ratio.factor > 1 / rules.FLEET_SHARE):
+        if sum(one.bad for one in across) > _OFTEN * len(across) or (
+            ratio and ratio.factor > 1 / rules.FLEET_SHARE
+        ):
             groups = len(set(view.groups.values()))
-            count = min(_MOST, max(_LEAST, _EACH * groups))
-            ends = [node for one in across if one.bad for node in (one.source, one.target)]
-            suspects = (
-                {(plane, node) for node in ends if ends.count(node) > 2} if not often else set()
-            )
+            suspects = {(plane, host) for host in view.plan["hosts"]} - (sends & receives)
             pool = PartnerPool(rates, suspects, view.groups)
+            count = min(_MOST, max(_LEAST, _EACH * groups))
             found += pool.across(plane, ELSEWHERE, ELSEWHERE, count)
     return found
 
@@ -103,6 +100,7 @@ def slow_on(view: View, plane: str) -> Optional[Cause]:
 
 
 def _across(view: View, plane: str, turn: int) -> List[Leg]:
+    """Figures between groups, of hosts that are good within theirs in this direction."""
     return [
         leg
         for leg in view.figures.legs
@@ -111,6 +109,7 @@ def _across(view: View, plane: str, turn: int) -> List[Leg]:
         and leg.rate is not None
         and not is_busy(leg)
         and _groups_of(view, leg.source, leg.target)
+        and view.references.are_good_within(leg)
     ]
 
 

@@ -25,6 +25,7 @@ from typing import (
 
 from ...knowledge import network as rules
 from ...lenient import number
+from ...node_names import fold_few, natural
 from ...model import (
     FAIL,
     NODE,
@@ -39,7 +40,7 @@ from ...model import (
 )
 from . import localise
 from .documents import Matrix, MeshCause, MeshDocument, MeshExpectation, MissedMeasurement, Plan
-from .fabric import below_itself, controls, oversubscription, slow_between
+from .fabric import controls, oversubscription, slow_between
 from .figures import Leg, Passes
 from .references import OTHER, Expected, Kind, is_busy, quantile, rate_text
 from .view import CHECKS, IPERF, PING, Explained, View
@@ -69,6 +70,8 @@ class Judged(NamedTuple):
     document: MeshDocument
 
 
+#: Maximum number of unproven hosts in the evidence of a finding.
+_MOST_UNPROVEN = 64
 #: Expected number of healthy links failed in a run.
 FALSE_LINKS = 0.01
 #: Expected number of healthy nodes failed in a run of a healthy fleet: one in a thousand runs.
@@ -624,8 +627,8 @@ def _fleet_findings(view: View, doubt: _Doubt) -> List[Tuple[str, Finding]]:
         if expected.source == "fleet" and kind.relation != OTHER:
             if kind.speed and kind.plane not in view.references.populations:
                 found.append(_below_link_speed(kind.plane, kind.speed, expected))
-            else:
-                found.append(_uneven(kind, expected))
+            if kind.plane not in doubt.planes:
+                found.append(_uneven(view, kind, expected))
     found += [_populations(*item) for item in sorted(view.references.populations.items())]
     found += [_in_doubt(plane) for plane in sorted(doubt.planes)]
     found += [_oversubscribed(view, plane) for plane in view.planes]
@@ -651,23 +654,39 @@ def _below_link_speed(plane: str, speed: float, expected: Expected) -> Optional[
     return Finding("fleet_below_link_speed", WARN, message, "watch", subject, evidence)
 
 
-def _uneven(kind: Kind, expected: Expected) -> Optional[Finding]:
-    """Findings about a plane of unknown link speed where some pairs are much faster than most."""
-    if expected.usual is None or not expected.most or not below_itself(expected):
+def _uneven(view: View, kind: Kind, expected: Expected) -> Optional[Finding]:
+    """Findings about a plane where some pairs are much faster than most, and nothing tells why. A
+    host with a good figure is proven; the others may be slow, or the network between them.
+    """
+    if expected.usual is None or not expected.most or not view.is_mostly_unexplained(kind):
         return None
+    good = view.good_on(kind.plane)
+    unproven = sorted(view.measured_on(kind.plane) - good, key=natural)
+    who = (
+        f"; {len(unproven)} hosts have no good figure: {', '.join(fold_few(unproven))}"
+        if unproven
+        else "; every host has a good figure"
+    )
+    hint = (
+        ""
+        if any(view.groups.values())
+        else "; hosts without a group (option mesh_group_by) cannot be told from the network between"
+    )
     message = (
         f"the reference is in doubt: some pairs reach {rate_text(expected.usual)} and most no more "
-        f"than {rate_text(expected.most)}; the link speed is unknown;"
-        " set the option minimum of iperf3_pairs (Gbit/s) to the expected rate"
+        f"than {rate_text(expected.most)}{who}{hint}; set the option minimum of iperf3_pairs "
+        "(Gbit/s) to the expected rate"
     )
     evidence = {
         "usual": expected.most,
         "best": expected.usual,
         "detail": expected.detail,
         "cpu_limited": expected.cpu_limited,
+        "unproven": unproven[:_MOST_UNPROVEN],
     }
     subject = Subject("plane", name=kind.plane)
-    return Finding("fleet_uneven", WARN, message, "fix_configuration", subject, evidence)
+    status = UNKNOWN if unproven else WARN
+    return Finding("reference_in_doubt", status, message, "fix_configuration", subject, evidence)
 
 
 def _populations(plane: str, populations: Sequence[Tuple[float, int]]) -> Finding:

@@ -158,14 +158,18 @@ class _Hypothesis(NamedTuple):
 
 
 def localise(
-    observations: Sequence[Observation], groups: Mapping[str, str], by_chance: float = BY_CHANCE
+    observations: Sequence[Observation],
+    groups: Mapping[str, str],
+    by_chance: float = BY_CHANCE,
+    strays: bool = True,
 ) -> List[Cause]:
     """Return the smallest set of causes that explains the bad observations, including undecided
     causes. ``groups``: the rack (or similar) of each node. ``by_chance``: the number of healthy
-    parts that may be named.
+    parts that may be named. ``strays``: whether slow pairs may be left without a cause where many
+    are slow; not where the operator says what is slow.
     """
     localiser = _Localiser(
-        [one for one in observations if one.source != one.target], groups, by_chance
+        [one for one in observations if one.source != one.target], groups, by_chance, strays
     )
     if not localiser.bad:
         return []
@@ -184,9 +188,18 @@ class _Localiser:
     """The indexed observations, and the hypotheses accepted so far."""
 
     def __init__(
-        self, observations: List[Observation], groups: Mapping[str, str], by_chance: float
+        self,
+        observations: List[Observation],
+        groups: Mapping[str, str],
+        by_chance: float,
+        strays: bool,
     ) -> None:
-        self.seen, self.groups, self.by_chance = observations, groups, by_chance
+        self.seen, self.groups, self.by_chance, self.strays = (
+            observations,
+            groups,
+            by_chance,
+            strays,
+        )
         #: Bad measurements, and all, of each observation.
         self.tallies = [one.tally for one in observations]
         self.bad = [number for number, (bad, _times) in enumerate(self.tallies) if bad]
@@ -936,9 +949,10 @@ class _Localiser:
         share = self._background(kind, bad, times)
         measured = self.rest[kind][1] if self.rest else 0
         return (
-            one.kind in ("slow", "latency")
+            self.strays
+            and one.kind in ("slow", "latency")
             and measured >= LEAST_STRAY
-            and CLEAN < share < 1 - CLEAN
+            and share > CLEAN
             and tail(bad, times, share) * measured > self.by_chance
         )
 
@@ -1176,10 +1190,7 @@ def follow_up(
         links += list(dict.fromkeys((one.plane, *_ends(one)) for one in cause.bad))[:PARTNERS]
     doubtful = _doubtful_ends_of(causes) - suspects
     pool = PartnerPool(
-        observations,
-        suspects,
-        groups,
-        {(plane, node) for plane, *ends in links for node in ends},
+        observations, suspects, groups, {(plane, node) for plane, *ends in links for node in ends}
     )
     pairs = [pool.take(*link) for link in dict.fromkeys(links)]
     for plane, node in sorted(doubtful):

@@ -30,7 +30,7 @@ class Observation(NamedTuple):
     directed: bool
     #: True if most of the measurements are bad.
     bad: bool
-    #: Kind of a bad observation: ``blocked``, ``mtu``, ``loss``, ``slow`` or ``latency``.
+    #: Kind of the bad measurements: ``blocked``, ``mtu``, ``loss``, ``slow`` or ``latency``.
     kind: str = ""
     #: Measured divided by expected, 0 to 1; the median of several measurements.
     value: float = 1.0
@@ -143,7 +143,7 @@ def _together(first: Observation, second: Observation) -> Observation:
     is_bad = second.bad if 2 * bad == times else 2 * bad > times
     worse = second if second.bad == is_bad else first
     return worse._replace(
-        bad=is_bad, kind=worse.kind if is_bad else "", counts=(bad, times), again=second.tally
+        bad=is_bad, kind=first.kind or second.kind, counts=(bad, times), again=second.tally
     )
 
 
@@ -259,5 +259,5 @@ def _observe_rates(observed: Observed, legs: Sequence[Leg], references: Referenc
             bad = sum(one[place] for one in several)
             is_bad = 2 * bad > len(several)
             family[key] = Observation(
-                *key, True, is_bad, "slow" if is_bad else "", value, (bad, len(several))
+                *key, True, is_bad, "slow" if bad else "", value, (bad, len(several))
             )

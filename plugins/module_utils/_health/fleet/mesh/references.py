@@ -9,7 +9,7 @@ in two. Pairs between groups share uplinks with others, so that less may be usua
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ...knowledge import network as rules
 from ...knowledge.fleet import MAD_TO_DEVIATION, OUTLIER
@@ -74,8 +74,23 @@ class References:
         for leg in legs:
             by_kind.setdefault(self.kind_of(leg), []).append(leg)
         self.expected: Dict[Kind, Expected] = {}
-        for kind in sorted(by_kind, key=lambda kind: kind.alone):
+        #: Hosts that are good within their group, as (plane, host): senders and receivers.
+        self.good_within: Tuple[Set[Tuple[str, str]], Set[Tuple[str, str]]] = (set(), set())
+        for kind in sorted(by_kind, key=lambda kind: (kind.relation == OTHER, kind.alone)):
             self.expected[kind] = self._expectation(kind, by_kind)
+            if kind.relation == SAME:
+                self._know_good(by_kind[kind], self.expected[kind])
+
+    def _know_good(self, legs: Iterable[Leg], expected: Expected) -> None:
+        for leg in legs:
+            if leg.rate is not None and leg.rate >= (expected.floor or 0.0):
+                self.good_within[0].add((leg.plane, leg.source))
+                self.good_within[1].add((leg.plane, leg.target))
+
+    def are_good_within(self, leg: Leg) -> bool:
+        """True if the sender sends, and the receiver receives, at a good rate within its group."""
+        sends, receives = self.good_within
+        return (leg.plane, leg.source) in sends and (leg.plane, leg.target) in receives
 
     def kind_of(self, leg: Leg) -> Kind:
         both = (self.speeds.get((leg.plane, leg.source)), self.speeds.get((leg.plane, leg.target)))
@@ -110,7 +125,11 @@ class References:
         )
 
     def _expectation(self, kind: Kind, by_kind: Mapping[Kind, List[Leg]]) -> Expected:
-        own = _expected(kind.speed, by_kind[kind], self.minimum)
+        legs = by_kind[kind]
+        if kind.relation == OTHER and any(other.relation == SAME for other in by_kind):
+            # Bad hosts must not make slow pairs between groups usual.
+            legs = [leg for leg in legs if self.are_good_within(leg)]
+        own = _expected(kind.speed, legs, self.minimum)
         if own.source != "table" and own.floor is not None:
             return own
         # Too few pairs of this kind to be compared with each other.
@@ -189,6 +208,8 @@ def _expected(speed: Optional[float], legs: Sequence[Leg], minimum: Optional[flo
     """
     first = [leg for leg in legs if leg.turn == 1] or legs
     rates = sorted(leg.rate for leg in first if leg.rate is not None)
+    if not rates:
+        return Expected(None, None, "", "")
     usual, spread = _usual(rates, speed)
     limited = 2 * sum(is_busy(leg) for leg in first) > len(first)
     most = quantile(rates, 0.5)

@@ -16,7 +16,7 @@ from .documents import Plan
 from .groups import inferred_groups
 from .localise import Cause
 from .observation import KINDS, Observation, Observed, latency_limits, merged, observe, usual_delays
-from .references import Expected, References
+from .references import Expected, Kind, References
 
 PING, IPERF = "ping_mesh", "iperf3_pairs"
 CHECKS = (PING, IPERF)
@@ -232,6 +232,28 @@ class View:
         rates = [one for one in self.observed.rate.values() if one.plane == plane]
         return {host for one in rates for host in (one.source, one.target)}
 
+    def good_on(self, plane: str) -> Set[str]:
+        """The hosts with a good rate each way on a plane."""
+        good = [one for one in self.observed.rate.values() if one.plane == plane and not one.bad]
+        return {one.source for one in good} & {one.target for one in good}
+
+    def is_mostly_unexplained(self, kind: Kind) -> bool:
+        """True if most pairs of a kind are slow and no cause explains them."""
+        legs = {
+            (leg.plane, leg.source, leg.target): leg
+            for leg in self.figures.legs
+            if self.references.kind_of(leg) == kind
+        }
+        seen = [self.observed.rate[key] for key in legs if key in self.observed.rate]
+        unexplained = [
+            one for one in seen if one.bad and one.kind == "slow" and not self._is_explained(one)
+        ]
+        return 2 * len(unexplained) > len(seen)
+
+    def _is_explained(self, one: Observation) -> bool:
+        near = self.causes_by_node.get(one.source, []) + self.causes_by_node.get(one.target, [])
+        return any(_touches(cause, one, self.groups) for cause in near + self.paths)
+
     def causes(self, known: Iterable[Cause] = ()) -> List[Explained]:
         """Return the causes of all bad observations, each once, root causes first, and the causes
         that the retest did not confirm. ``known`` are slow causes that the retest has shown.
@@ -251,7 +273,9 @@ class View:
                 for one in cause.bad
             }
             causes = localise.localise(
-                [one for one in family.values() if one not in over], self.groups
+                [one for one in family.values() if one not in over],
+                self.groups,
+                strays=self.references.minimum is None,
             )
             places = {_place(cause) for cause in causes}
             found += [
