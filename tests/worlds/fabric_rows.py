@@ -59,6 +59,8 @@ class Truth:
     undecidable: bool = False
     #: True if the fleet as a whole is bad, so that a FAIL of the run is right.
     run_may_fail: bool = False
+    #: Share of the bad parts that has to be found over many runs.
+    least_found: float = 0.95
     #: Why the row cannot be decided, or what is special about it.
     note: str = ""
 
@@ -174,6 +176,7 @@ def with_bad(
     direction: Optional[str] = None,
     plane: Optional[str] = None,
     among: Optional[Sequence[str]] = None,
+    least_found: float = 0.95,
     note: str = "",
     **settings,
 ) -> Case:
@@ -186,6 +189,7 @@ def with_bad(
         wanted,
         {host: BadHost(right, direction, planes) for host in bad},
         undecidable=len(world.hosts) <= 2,
+        least_found=least_found,
         note=note,
     )
     return Case(world, truth, **settings)
@@ -459,8 +463,21 @@ one_host(
 one_host(
     "host slow on all of 4 rails", slow(0.4), SLOW, direction="both", world=dict(planes=RAILS[:4])
 )
-one_host("host 15 % slow", slow(0.85), SLOW, least=32, wanted="warn", direction="both")
-one_host("host 12 % slow", slow(0.88), SLOW, least=32, wanted="warn", direction="both")
+one_host(
+    "host 15 % slow", slow(0.85), SLOW, least=32, wanted="warn", direction="both", least_found=0.8
+)
+one_host(
+    "host 12 % slow", slow(0.88), SLOW, least=32, wanted="warn", direction="both", least_found=0.8
+)
+one_host(
+    "host sends 10 % slower",
+    slow(0.9, "transmit"),
+    SLOW,
+    least=32,
+    wanted="warn",
+    direction="transmit",
+    least_found=0.8,
+)
 one_host("host loses 1 % each way, rate fine", lossy(0.01), LOSS, wanted="warn")
 one_host("host loses 2 % each way, rate fine", lossy(0.02), LOSS)
 one_host("host loses 2 % each way, MTU 1500", lossy(0.02), LOSS, world=dict(mtu=1500))
@@ -487,6 +504,7 @@ one_host(
     "host bad in a random half of the rounds",
     lambda host: Fault(0.3, 0.3, when=random_rounds(0.5, host)),
     SLOW,
+    least_found=0.9,
     note="in 3 % of the runs all five rounds of a host are good: nothing is to be found",
 )
 one_host(
@@ -501,11 +519,20 @@ one_host(
     wanted="unknown",
 )
 one_host(
-    "host loses 5 % in every second round",
+    "host loses 5 % in every second round, MTU 1500",
     lambda _host: Fault(loss=0.05, when=every_second_round),
     LOSS,
     wanted="warn",
-    note="the pings of the first pass lose nothing; TCP loses rate",
+    world=dict(mtu=1500),
+    note="the pings of the first pass lose nothing; TCP loses rate in every second round",
+)
+one_host("host loses 5 %, few hosts", lossy(0.05), LOSS, only=(3, 4))
+one_host(
+    "host loses 5 %, two hosts",
+    lossy(0.05),
+    LOSS,
+    only=(2,),
+    note="with one pair, either end may lose the packets",
 )
 
 
@@ -535,7 +562,13 @@ def odd_host(name, attribute, right, wanted="unknown", note=""):
 
 
 odd_host("host late for all its windows", "late", ["unmeasured"])
-odd_host("host refuses iperf3", "refusing", ["blocked", "unmeasured"])
+odd_host(
+    "host refuses iperf3",
+    "refusing",
+    ["blocked", "unmeasured"],
+    "warn",
+    note="it measures as a client; the pairs that it serves have no figure",
+)
 odd_host("host's iperf3 hangs while hellos pass", "hanging", ["unmeasured", "blocked"])
 odd_host(
     "host's clock stepped after it was read",
@@ -587,6 +620,17 @@ def _(n, _rng):
     return Case(world, Truth("warn", fleet=kinds("fabric_not_measured")))
 
 
+@row("InfiniBand-only hosts without addresses, half of all")
+def _(n, _rng):
+    world = fabric(n, "fast", nic=1e9, planes=("eth0",), mtu=1500)
+    infiniband(world, world.hosts[::2])
+    for number, host in enumerate(world.hosts[1::2]):
+        card = world.interface("eth0", host, f"10.2.{number // 250}.{number % 250 + 1}")
+        card.update(default_route=True)
+        world.facts_of[host] = {"interfaces": [card]}
+    return Case(world, Truth("warn", fleet=kinds("fabric_not_measured")))
+
+
 # ---- several bad hosts ----
 
 
@@ -602,7 +646,9 @@ def _(n, rng):
 
 @row("10 % of the hosts 15 % slow", least=32)
 def _(n, rng):
-    return with_bad(fabric(n), rng, slow(0.85), SLOW, n // 10, "warn", direction="both")
+    return with_bad(
+        fabric(n), rng, slow(0.85), SLOW, n // 10, "warn", direction="both", least_found=0.8
+    )
 
 
 @row("two bad hosts in a rack")
@@ -764,6 +810,34 @@ def withdraw(world, leaf):
 bad_leaf("all but one uplink of a rack are down", withdraw, SLOW, kind="fast", wanted="warn")
 
 
+bad_leaf(
+    "rack slow to 60 %, unlabelled",
+    leaf_fault(Fault(0.6)),
+    SLOW,
+    labels="none",
+    wanted="unknown",
+    note="a rack of slow hosts and a slow leaf look alike without groups",
+)
+
+
+@row("leaf down, unlabelled")
+def _(n, rng):
+    world = fabric(n, labels="none")
+    leaf = rng.randrange(n // world.rack_size)
+    world.leaf_faults[leaf, None] = Fault(dead=True)
+    bad = [host for host in world.hosts if world.leaf[host] == leaf]
+    return Case(
+        world,
+        Truth(
+            "unknown",
+            {host: BadHost(kinds("blocked", "unmeasured")) for host in bad},
+            undecidable=True,
+            run_may_fail=True,
+            note="without groups, a leaf that is down is so many dead hosts; at n = 8, half of all",
+        ),
+    )
+
+
 # ---- combinations ----
 
 
@@ -806,6 +880,21 @@ combined(
     direction="both",
 )
 combined(
+    "4:1, hashed, labelled, and a flapping host",
+    lambda n, _rng: fabric(n, "fast", ratio=4),
+    lambda host: Fault(0.05, 0.05, when=random_rounds(0.5, host)),
+    SLOW,
+    wanted="warn",
+    least=32,
+    least_found=0.9,
+)
+combined(
+    "4:1, hashed, labelled, and a lossy host",
+    lambda n, _rng: fabric(n, "fast", ratio=4),
+    lossy(0.03),
+    LOSS,
+)
+combined(
     "1:1 Clos, uplinks at NIC speed, and a slow host",
     lambda n, _rng: fabric(n, "equal"),
     slow(0.25),
@@ -825,6 +914,7 @@ combined(
     SLOW,
     wanted="warn",
     least=32,
+    least_found=0.9,
 )
 combined(
     "half the hosts have slower cores, and a slow NIC",
@@ -912,3 +1002,5 @@ and_a_slow_host("spine loses 5 %, and a slow host", "spine loses 5 %")
 and_a_slow_host("spine slow, and a slow host", "spine slow")
 and_a_slow_host("uplinks of a rack slow, and a slow host elsewhere", "uplinks of a rack slow", 0.2)
 and_a_slow_host("leaf down, and a slow host elsewhere", "leaf down")
+and_a_slow_host("one uplink slow, and a slow host elsewhere", "one uplink slow", 0.2)
+and_a_slow_host("spine with MTU 1500, and a slow host", "spine with MTU 1500")
