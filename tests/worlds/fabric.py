@@ -28,8 +28,8 @@ __all__ = ["ROWS", "Fabric", "Fault", "Measured", "Outcome", "fair_shares", "mea
 _KINDS = (
     ("fabric_not_measured", "fabric_not_measured"),
     ("undecided", "undecided"),
-    ("link_speed", "speed"),
     ("below_link", "reference"),
+    ("link_speed", "speed"),
     ("reference", "reference"),
     ("doubt", "reference"),
     ("uneven", "reference"),
@@ -186,11 +186,17 @@ def score(measured: Measured) -> Outcome:
     for path in truth.paths:
         _count(outcome, f"path {sorted(path.groups)}", *_of_path(truth, path, of_run, candidates))
     if truth.fleet:
-        everything = of_run + [finding for some in by_host.values() for finding in some]
+        of_hosts = [
+            finding
+            for some in by_host.values()
+            for finding in some
+            if kind_of(finding.code) != "slow"
+        ]
         found = [
             finding
-            for finding in everything
-            if kind_of(finding.code) in truth.fleet and finding.status != "pass"
+            for finding in of_run + of_hosts
+            if kind_of(finding.code) in truth.fleet
+            and (truth.wanted == "pass" or finding.status != "pass")
         ]
         _count(outcome, "fleet", bool(found), bool(found))
     outcome.false_fails = [
@@ -237,7 +243,7 @@ def _of_host(
         )
         return undecided, undecided
     kind = [finding for finding in found if kind_of(finding.code) in bad.kinds]
-    return bool(kind), any(
+    return bool(found), any(
         _direction_fits(bad.direction, finding) and _plane_fits(bad, finding) for finding in kind
     )
 
@@ -268,10 +274,10 @@ def _of_path(truth: Truth, path: BadPath, of_run, candidates: Set[str]) -> Tuple
         finding
         for finding in of_run
         if _is_of_fabric(finding)
-        and kind_of(finding.code) in path.kinds | {"undecided"}
-        and _reaches(finding, truth.wanted)
+        and kind_of(finding.code) in path.kinds
+        and _reaches(finding, "warn" if truth.wanted == "unknown" else truth.wanted)
     ]
-    if not found and STATUSES.index(truth.wanted) <= STATUSES.index("unknown"):
+    if not found and truth.wanted == "unknown":
         # Undecided, with hosts of the path among the candidates.
         undecided = bool(candidates & path.hosts) or any(
             kind_of(finding.code) in ("undecided", "reference") for finding in of_run
@@ -292,6 +298,8 @@ def _is_true(truth: Truth, finding) -> bool:
         return True
     if finding.subject.kind == "link":
         return any(all(end in finding.subject.name for end in ends) for ends in truth.links)
-    return any(kind_of(finding.code) in path.kinds for path in truth.paths) or (
-        kind_of(finding.code) in truth.fleet
+    return any(
+        kind_of(finding.code) in path.kinds
+        and all(group in _text(finding) for group in path.groups)
+        for path in truth.paths
     )

@@ -135,7 +135,7 @@ class Fabric:
     #: the shares of connections that compete.
     noise: float = 0.03
     dips: float = 0.0075
-    unfairness: float = 0.12
+    unfairness: float = 0.2
     #: Facts of hosts that replace fields of `facts`.
     facts_of: Dict[str, dict] = field(default_factory=dict)
 
@@ -534,12 +534,19 @@ class Fabric:
     def _leg(self, flows, total, moment, rng):
         flow = flows[0]
         rate = total * rng.lognormvariate(0, self.noise)
-        rate = min(rate, self._line_rate(flow) * len({one.hops[0] for one in flows}))
+        line = self._line_rate(flow) * len({one.hops[0] for one in flows})
+        if rate > line:  # a disturbance only ever lowers the rate of a full link
+            rate = line * line / rate
         if rng.random() < self.dips:
             rate *= 1 - rng.uniform(0.3, 0.6)
         lost = self.loss(self.active(flow.source, flow.target, flow.hops, moment))
         packets = rate * 3 / 8 / self.mtu
-        contended = total < 0.9 * self._line_rate(flow)
+        contended = total < 0.9 * min(
+            line,
+            self.capacity(flow.hops[0], moment),
+            self.core_rate(flow.source, True),
+            self.core_rate(flow.target, False),
+        )
         retransmits = int(packets * lost) + (
             int(rng.expovariate(1 / 400)) if contended else int(rng.expovariate(1 / 3))
         )
@@ -556,7 +563,7 @@ class Fabric:
         )
 
     def _line_rate(self, flow):
-        return 1.002 * min(
+        return min(
             self.nics.get(host, self.nic) * self.efficiency(self.mtus.get(host, self.mtu))
             for host in (flow.source, flow.target)
         )

@@ -250,7 +250,9 @@ def _(n, _rng):
 def oversubscribed(kind, labels, ratio):
     def build(n, _rng):
         case = healthy(fabric(n, kind, labels, ratio))
-        case.truth.note = "a finding of the ratio, at most a warning"
+        if labels == "all":
+            case.truth.fleet = kinds("ratio", "slow")
+            case.truth.note = "a finding of the ratio between racks, at most a warning"
         return case
 
     return build
