@@ -105,6 +105,8 @@ class Fabric:
     mtus: Dict[str, int] = field(default_factory=dict)
     core: float = 40e9
     cores: Dict[str, float] = field(default_factory=dict)
+    #: Share of a busy core that iperf3 reports: less than 1 if interrupts are handled elsewhere.
+    cpu_seen: float = 1.0
     #: Rate of a host over all planes in one direction (PCIe); None: no limit.
     bus: Optional[float] = None
     #: Link speeds that interfaces report: True, False, or by host.
@@ -136,6 +138,11 @@ class Fabric:
     noise: float = 0.03
     dips: float = 0.0075
     unfairness: float = 0.2
+    #: Share of pings that any path loses each way, of legs that end without a figure for no reason,
+    #: and ms between the first and the second half of the leaves.
+    ambient_loss: float = 0.0
+    hiccups: float = 0.0
+    hall_ms: float = 0.0
     #: Facts of hosts that replace fields of `facts`.
     facts_of: Dict[str, dict] = field(default_factory=dict)
 
@@ -233,7 +240,8 @@ class Fabric:
             for on in (plane, None):
                 if kind in ("tx", "rx"):
                     yield kind, self.host_faults.get((place, on))
-                    yield "leaf", self.leaf_faults.get((self.leaf[place], on))
+                    if kind == "tx" or self.leaf[source] != self.leaf[target]:
+                        yield "leaf", self.leaf_faults.get((self.leaf[place], on))
                 elif port is None:
                     for uplink in range(self.uplinks):
                         yield "spread", self.uplink_faults.get((place, uplink, on))
@@ -434,8 +442,13 @@ class Fabric:
             for ends in ((source, target), (target, source))
         ]
         there = target not in self.silent and all(map(self.passes, ways))
-        lost = 1 - (1 - self.loss(ways[0])) * (1 - self.loss(ways[1]))
+        lost = (
+            1 - (1 - self.loss(ways[0])) * (1 - self.loss(ways[1])) * (1 - self.ambient_loss) ** 2
+        )
         base = 0.03 if self.leaf[source] == self.leaf[target] else 0.055
+        half = (max(self.leaf.values()) + 1) / 2
+        if (self.leaf[source] < half) != (self.leaf[target] < half):
+            base += self.hall_ms
         base += sum(fault.delay_ms for way in ways for _kind, fault in way)
         mtu = self.mtus.get(source, self.mtu)
         fits = all(
@@ -521,6 +534,8 @@ class Fabric:
                 fault = self.host_faults.get((host, on))
                 if fault and fault.when(moment) and rng.random() < fault.stalls:
                     return whole
+        if rng.random() < self.hiccups:
+            return {"reason": "control", "message": "control socket has closed unexpectedly"}
         if self._blocks:
             for part, error in (("control", connect), ("data", whole)):
                 for ends in ((source, target), (target, source)):
@@ -552,7 +567,8 @@ class Fabric:
         )
 
         def busy(host, sends):
-            return round(min(99.2, 100 * rate / self.core_rate(host, sends) + rng.gauss(1, 1)), 1)
+            busy_share = self.cpu_seen * rate / self.core_rate(host, sends)
+            return round(min(99.2, 100 * busy_share + rng.gauss(1, 1)), 1)
 
         return dict(
             bits_per_second=rate,

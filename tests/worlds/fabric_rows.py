@@ -347,6 +347,33 @@ def _(n, rng):
     return healthy(world)
 
 
+def one_core_each(n, rng):
+    """400 Gbit/s NICs that one core cannot fill; cores differ by a tenth."""
+    world = fabric(n, nic=400e9)
+    world.cores = {host: 45e9 * rng.lognormvariate(0, 0.1) for host in world.hosts}
+    return world
+
+
+@row("healthy: 400G NICs, one core each")
+def _(n, rng):
+    return healthy(one_core_each(n, rng))
+
+
+@row("healthy: 100G NICs, limited by interrupts")
+def _(n, _rng):
+    return healthy(
+        fabric(n, nic=100e9, core=38e9, cpu_seen=0.6),
+        "all are as slow, and the CPU that iperf3 reports does not tell why",
+    )
+
+
+@row("healthy: a tenth of the hosts are 10G, told", least=8)
+def _(n, rng):
+    world = fabric(n)
+    world.nics = {host: 10e9 for host in rng.sample(world.hosts, max(2, n // 10))}
+    return healthy(world, "told speeds; a warning about an odd link speed is right, a FAIL is not")
+
+
 @row("healthy: bonds of two ports")
 def _(n, _rng):
     return healthy(
@@ -399,6 +426,31 @@ def _(n, _rng):
 @row("healthy: noisy neighbours, hashed, uplinks at NIC speed")
 def _(n, _rng):
     return healthy(fabric(n, "equal", noise=0.04, dips=0.01))
+
+
+@row("healthy: every path loses 0.05 %")
+def _(n, _rng):
+    return healthy(fabric(n, ambient_loss=0.0005))
+
+
+@row("healthy: 1 % of the legs have no figure")
+def _(n, _rng):
+    return healthy(fabric(n, hiccups=0.01))
+
+
+@row("healthy: two halls, 1 ms apart")
+def _(n, _rng):
+    return healthy(fabric(n, hall_ms=1.0))
+
+
+@row("healthy: other traffic on some uplinks in some rounds")
+def _(n, _rng):
+    world = fabric(n, "fast")
+    for leaf in set(world.leaf.values()):
+        for uplink in range(world.uplinks):
+            busy = random_rounds(0.1, leaf, uplink)
+            world.uplink_faults[leaf, uplink, None] = Fault(0.5, when=busy)
+    return healthy(world)
 
 
 @row("healthy: racks of unequal size")
@@ -809,7 +861,13 @@ def withdraw(world, leaf):
     world.withdrawn = frozenset((leaf, uplink) for uplink in range(1, world.uplinks))
 
 
-bad_leaf("all but one uplink of a rack are down", withdraw, SLOW, kind="fast", wanted="warn")
+bad_leaf(
+    "all but one uplink of a rack are down",
+    withdraw,
+    kinds("slow", "ratio"),
+    kind="fast",
+    wanted="warn",
+)
 
 
 bad_leaf(
@@ -931,6 +989,29 @@ combined(
     slow(0.15),
     SLOW,
     direction="both",
+)
+combined(
+    "400G NICs, one core each, and a slow NIC", one_core_each, slow(0.03), SLOW, direction="both"
+)
+combined(
+    "100G NICs, limited by interrupts, and a slow host",
+    lambda n, _rng: fabric(n, nic=100e9, core=38e9, cpu_seen=0.6),
+    slow(0.15),
+    SLOW,
+    direction="both",
+)
+combined(
+    "every path loses 0.05 %, and a lossy host",
+    lambda n, _rng: fabric(n, ambient_loss=0.0005),
+    lossy(0.02),
+    LOSS,
+)
+combined(
+    "1 % of the legs have no figure, and a host slow in transmit",
+    lambda n, _rng: fabric(n, hiccups=0.01),
+    slow(0.4, "transmit"),
+    SLOW,
+    direction="transmit",
 )
 combined(
     "half the racks 50G, speeds not told, and a slow host",
