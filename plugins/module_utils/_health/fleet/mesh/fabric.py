@@ -6,6 +6,7 @@ of them are busy, or also for few pairs alone? Pure.
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import List, NamedTuple, Optional, Tuple
 
 from ...knowledge import network as rules
@@ -23,27 +24,23 @@ _OFTEN = 0.1
 
 
 class Ratio(NamedTuple):
-    """Usual rates in bits/s: within groups; between groups under load, and with few pairs at once
-    (None: not measured).
+    """Rates between groups as a share of the rate within: the mean under load, and with few pairs
+    at once (None: not measured).
     """
 
-    within: float
     loaded: float
     alone: Optional[float]
-
-    @property
-    def factor(self) -> float:
-        return self.within / self.loaded
 
 
 def oversubscription(view: View, plane: str) -> Optional[Ratio]:
     """How much slower pairs between groups are than pairs within; None if that is not known or only
     the network's own fault explains it.
     """
-    within, loaded = view.references.within(plane), _better(_across(view, plane, 1))
-    if not within or not loaded or slow_on(view, plane):
+    legs = _across(view, plane, 1)
+    loaded = fmean(_share(view, leg) for leg in legs) if len(legs) >= rules.LEAST_FIGURES else None
+    if not loaded or slow_on(view, plane):
         return None
-    return Ratio(within, loaded, _better(_across(view, plane, 2)))
+    return Ratio(loaded, _better(view, _across(view, plane, 2)))
 
 
 def controls(view: View) -> List[Pair]:
@@ -64,7 +61,7 @@ def controls(view: View) -> List[Pair]:
         ]
         ratio = oversubscription(view, plane)
         if sum(one.bad for one in across) > _OFTEN * len(across) or (
-            ratio and ratio.factor > 1 / rules.FLEET_SHARE
+            ratio and ratio.loaded < rules.FLEET_SHARE
         ):
             groups = len(set(view.groups.values()))
             suspects = {(plane, host) for host in view.plan["hosts"]} - (sends & receives)
@@ -80,15 +77,12 @@ def slow_between(view: View) -> List[Cause]:
 
 
 def slow_on(view: View, plane: str) -> Optional[Cause]:
-    within = view.references.within(plane)
     legs = _across(view, plane, 2)
-    better = _better(legs)
-    if not within or not better or better >= rules.FLEET_SHARE * within:
+    better = _better(view, legs)
+    if not better or better >= rules.FLEET_SHARE:
         return None
     bad = [
-        Observation(
-            plane, leg.source, leg.target, True, True, "slow", min(1.0, (leg.rate or 0.0) / within)
-        )
+        Observation(plane, leg.source, leg.target, True, True, "slow", _share(view, leg))
         for leg in legs
     ]
     pairs = {_groups_of(view, leg.source, leg.target) for leg in legs}
@@ -110,15 +104,23 @@ def _across(view: View, plane: str, turn: int) -> List[Leg]:
         and not is_busy(leg)
         and _groups_of(view, leg.source, leg.target)
         and view.references.are_good_within(leg)
+        and view.references.within(leg)
     ]
 
 
-def _better(legs: List[Leg]) -> Optional[float]:
-    """The rate that the better of several pairs reach; None if there are too few."""
+def _share(view: View, leg: Leg) -> float:
+    """A rate by what is usual within groups, at most 1."""
+    return min(1.0, (leg.rate or 0.0) / (view.references.within(leg) or 1.0))
+
+
+def _better(view: View, legs: List[Leg]) -> Optional[float]:
+    """The share of the rate within groups that the better of several pairs reach; None if there are
+    too few.
+    """
     ends = [{leg.source, leg.target} for leg in legs]
     if len(ends) < rules.LEAST_FIGURES or set.intersection(*ends):
         return None
-    return quantile(sorted(leg.rate for leg in legs if leg.rate is not None), 0.75)
+    return quantile(sorted(_share(view, leg) for leg in legs), 0.75)
 
 
 def _groups_of(view: View, one: str, other: str) -> Optional[Tuple[str, str]]:

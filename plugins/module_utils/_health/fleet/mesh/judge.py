@@ -607,7 +607,8 @@ def _run_finding(view: View, explained: Explained) -> Finding:
         and explained.kind == "slow"
         and (max(measured) < rules.TIMES_BAD or cause.chance > FALSE_LINKS)
     )
-    status = WARN if explained.repeated is False or few else _status(view, explained)
+    unsure = cause.scope != "link" and cause.chance > FALSE_LINKS
+    status = WARN if explained.repeated is False or few or unsure else _status(view, explained)
     action = "watch" if status == WARN else "fix_configuration"
     if explained.is_weak:
         code = _firewall_code(explained)
@@ -713,14 +714,16 @@ def _oversubscribed(view: View, plane: str) -> Optional[Finding]:
     """The rate between groups while all of them are busy, by the rate within a group."""
     ratio = oversubscription(view, plane)
     accepted = number(view.plan["options"].get(IPERF, {}).get("oversubscription"), 1) or 1.0
-    if ratio is None or ratio.factor <= max(accepted * 1.1, 1 / rules.FLEET_SHARE):
+    if any(cause.plane == plane and cause.bad[0].directed for cause in view.paths):
+        return None
+    if ratio is None or ratio.loaded >= min(rules.FLEET_SHARE, 0.9 / accepted):
         return None
     word = view.plan.get("group_by") or "group"
-    alone = f"; {rate_text(ratio.alone)} with few pairs at once" if ratio.alone else ""
+    alone = f", and {100 * ratio.alone:.0f} % with few pairs at once" if ratio.alone else ""
     message = (
-        f"hosts of different {word}s reach {out_of(ratio.loaded, ratio.within)} while all send at "
-        f"once, 1 to {ratio.factor:.1f}{alone}; if this is by design, set the option "
-        "oversubscription of iperf3_pairs"
+        f"hosts of different {word}s reach {100 * ratio.loaded:.0f} % of the rate within a {word} "
+        f"while all send at once (1 to {1 / ratio.loaded:.1f}){alone}; if this is by design, set the "
+        "option oversubscription of iperf3_pairs"
     )
     subject = Subject("plane", name=plane)
     return Finding("oversubscribed", WARN, message, "watch", subject, ratio._asdict())

@@ -33,7 +33,7 @@ from typing import (
 
 from .chance import AMBIENT_PING, AMBIENT_RATE, PRIOR_PINGS, PRIOR_RATES, background, tail
 from .observation import Observation
-from .references import relation_of
+from .references import SAME, relation_of
 from .retest import ELSEWHERE, PARTNERS, Pair, PartnerPool
 
 NODE, INTERFACE, LINK, PATH, GROUP, UNDECIDED = SCOPES = (
@@ -636,6 +636,16 @@ class _Localiser:
             share, least = ALONE, SPREAD
         else:
             share, least = STRAY, STRAY
+        # What is as often bad within groups is not the network between them.
+        share = max(
+            share,
+            *(
+                2 * self._background(kind)
+                for (plane, directed, relation), kind in self.classes.items()
+                if plane == part.plane and directed == bool(seen[True]) and relation == SAME
+            ),
+            0.0,
+        )
         ill, times = sick[bool(seen[True])], seen[bool(seen[True])]
         chance = tail(ill, times, share)
         if times < LEAST_ALONE or ill < least * times or chance > self.by_chance:
@@ -774,17 +784,19 @@ class _Localiser:
             return False
         return min(len(side) for side in sides) >= LEAST_PARTNERS
 
-    def _stands_alone(self, route: _FabricPart, slots: Sequence[int]) -> bool:
-        """True unless pairs between groups are often bad under load and the retest, with few pairs
-        at once, does not show this path bad: flows that share an uplink are bad together.
+    def _stands_alone(self, part: _FabricPart, slots: Sequence[int]) -> bool:
+        """False if the retest, with few pairs at once, does not show the path bad: in the first
+        pass, pairs that share an uplink are slow together.
         """
-        numbers = [number for slot in slots for number in (*route.bad[slot], *route.good[slot])]
-        if not self.is_retested or all(
-            self._background(self.class_of[number]) <= CLEAN for number in numbers[:1]
-        ):
+        if not self.is_retested or _ANY in slots:
             return True
-        ill, times = (sum(self.seen[number].again[place] for number in numbers) for place in (0, 1))
-        return times >= LEAST_PARTNERS and 2 * ill >= times
+        again = [
+            self.seen[number].again
+            for slot in slots
+            for number in (*part.bad[slot], *part.good[slot])
+        ]
+        bad, times = (sum(one[place] for one in again) for place in (0, 1))
+        return times >= LEAST_PARTNERS and 2 * bad >= times
 
     # ---- the causes ----
 

@@ -113,7 +113,9 @@ def typical(view: View, cause: Cause) -> Tuple[float, float]:
         floor = rules.DENT_SHARE * max(expected, default=0.0)
         rates += [rate for rate in own if rate < floor] or own
     if cause.scope == "path":
-        usual += [view.references.within(bad.plane) or 0.0 for bad in cause.bad[:1]]
+        usual += [
+            view.references.within(leg) or 0.0 for bad in cause.bad[:1] for leg in view.legs_of(bad)
+        ]
     return (quantile(sorted(rates), 0.5) if rates else 0.0), max(usual)
 
 

@@ -118,7 +118,7 @@ def merged(first: Observed, second: Observed, gone: Iterable[str]) -> Observed:
     for rates, again in ((both.rate, second.rate), (both.dent, second.dent)):
         for key, one in again.items():
             if key not in rates or rates[key].kind == "blocked" and one.kind != "blocked":
-                rates[key] = one
+                rates[key] = one._replace(again=one.tally)
             elif one.kind != "blocked":
                 rates[key] = _together(rates[key], one)
     for key, one in second.echo.items():

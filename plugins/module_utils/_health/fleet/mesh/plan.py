@@ -43,8 +43,6 @@ _UNCOLLECTED = 600
 _MOST_AGAIN = 6
 #: Measurements of each pair in the retest, each from fresh ports: most of them decide.
 TIMES_AGAIN = 3
-#: Minimum number of streams in the retest: they take several paths between groups.
-_STREAMS_AGAIN = 4
 #: In a round of the retest, one pair between groups for this many hosts of a group, or of all hosts
 #: without a group, so that the pairs do not compete for uplinks.
 _HOSTS_EACH = 8
@@ -215,15 +213,22 @@ def follow_up(
         for one in disjoint_rounds(_few_each(able(IPERF)), plan["together"])
         for some in lightly_loaded(one, plan["groups"], _HOSTS_EACH)
     ][:_ROUNDS_AGAIN]
-    options = plan["options"][IPERF]
     pairs = _pairs(
-        [[list(triple) for triple in one] for one in rounds * TIMES_AGAIN],
-        {**options, "streams": max(options["streams"], _STREAMS_AGAIN)} if rounds else options,
+        [[list(triple) for triple in one] for one in _repeated(rounds)], plan["options"][IPERF]
     )
     if not ping and not pairs:
         return None
     second: Plan = {**plan, "pass": 2, "start": now + lead, "left_out": [], "findings": []}
     return _timed(second, ping, pairs)
+
+
+def _repeated(rounds: List[List[Tuple[int, int, int]]]) -> List[List[Tuple[int, int, int]]]:
+    """All rounds `TIMES_AGAIN` times, each in odd and in even places: a fault may show in every
+    second round.
+    """
+    shift = 1 - len(rounds) % 2
+    places = [turn * shift % max(1, len(rounds)) for turn in range(TIMES_AGAIN)]
+    return [one for place in places for one in rounds[place:] + rounds[:place]]
 
 
 # ---- settings ----

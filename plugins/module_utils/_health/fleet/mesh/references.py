@@ -101,14 +101,11 @@ class References:
     def of(self, leg: Leg) -> Optional[Expected]:
         return self.expected.get(self.kind_of(leg))
 
-    def within(self, plane: str) -> Optional[float]:
-        """The usual rate within groups of a plane, in bits/s; None if it is not known."""
-        usual = [
-            expected.usual
-            for kind, expected in self.expected.items()
-            if kind.plane == plane and kind.relation == SAME and expected.source == "fleet"
-        ]
-        return max((one for one in usual if one), default=None)
+    def within(self, leg: Leg) -> Optional[float]:
+        """The usual rate within groups of such a pair, in bits/s; None if it is not known."""
+        kind = self.kind_of(leg)._replace(relation=SAME, alone=False)
+        expected = self.expected.get(kind)
+        return expected.usual if expected and expected.source == "fleet" else None
 
     def is_proven(self, plane: str) -> bool:
         """True if more than the hosts' own figures tells the usual rate of a plane: the operator, or
@@ -169,9 +166,9 @@ class References:
         return found
 
 
-def _populations(best: Sequence[Tuple[str, float]]) -> List[Sequence[Tuple[str, float]]]:
-    """Split hosts, sorted by their best rate, at wide gaps; none if a part is small or scattered, as
-    broken hosts are.
+def _populations(best: Sequence[Tuple[str, float]]) -> List[List[Tuple[str, float]]]:
+    """Split hosts, sorted by their best rate, at wide gaps; none if fewer than two parts are large
+    and tight, as broken hosts are not. The few hosts of other parts join the next faster ones.
     """
     least = max(2, rules.LEAST_POPULATION * len(best))
     parts: List[List[Tuple[str, float]]] = []
@@ -179,12 +176,20 @@ def _populations(best: Sequence[Tuple[str, float]]) -> List[Sequence[Tuple[str, 
         if not parts or rate * rules.FLEET_SHARE > parts[-1][-1][1]:
             parts.append([])
         parts[-1].append((host, rate))
+    found: List[List[Tuple[str, float]]] = []
+    left: List[Tuple[str, float]] = []
     for part in parts:
         middle = quantile([rate for _host, rate in part], 0.5)
         near = sum(abs(rate - middle) <= rules.POPULATION_WIDTH * middle for _host, rate in part)
         if len(part) < least or near < 0.9 * len(part):
-            return []
-    return list(parts)
+            left += part
+        else:
+            found.append(left + part)
+            left = []
+    if found:
+        found[-1] += left
+    others = len(best) - sum(len(part) for part in parts if len(part) >= least)
+    return found if len(found) > 1 and others <= rules.LEAST_POPULATION * len(best) else []
 
 
 def link_speeds(plan: Plan) -> Dict[Tuple[str, str], Optional[float]]:

@@ -126,15 +126,17 @@ def lightly_loaded(
     pairs: Sequence[Wanted], groups: Sequence[str], hosts_each: int
 ) -> List[List[Wanted]]:
     """Split a round so that few of its pairs cross between groups at once: on each plane, one for
-    ``hosts_each`` hosts of a group, at least one. Hosts without a group count as one group, and
-    all their pairs as crossing. ``groups`` holds the group of each host by place.
+    ``hosts_each`` hosts of a group, at least one. A host without a group may be in any of them: if
+    there are groups, its pairs are the only ones of a round that cross. ``groups`` holds the group
+    of each host by place.
     """
     sizes = Counter(groups)
+    everywhere = set(sizes)
     rounds: List[List[Wanted]] = []
     loads: List[Counter[Tuple[Any, str]]] = []
     for plane, one, other in pairs:
         ends = {groups[one], groups[other]}
-        crossed = ends if len(ends) > 1 or "" in ends else set()
+        crossed = everywhere if "" in ends else ends if len(ends) > 1 else set()
         place = next(
             (
                 place

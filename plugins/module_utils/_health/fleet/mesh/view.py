@@ -296,9 +296,10 @@ class View:
         found = [self._with_other_check(one) for one in found]
         found.sort(
             key=lambda one: (
-                one.slight,
                 one.repeated is False,
                 one.cause.scope == "undecided",
+                one.cause.scope == "link",
+                one.slight,
                 one.is_weak,
                 KINDS.index(one.kind),
             )
@@ -340,6 +341,8 @@ class View:
             cause
             for cause in before
             if cause.scope in ("node", "interface", "path", "group")
+            # Pairs that share an uplink are slow together, with no fault to be over.
+            and not (cause.scope == "path" and _kind(cause.bad) == "slow")
             and localise.repeated(cause, again, self.groups) is False
         ]
 
@@ -434,7 +437,7 @@ def _explains(deeper: Explained, follower: Explained, groups: Mapping[str, str])
     """True if all bad observations of the other cause lie where the root cause lies."""
     if deeper.repeated is False and follower.repeated is not False:
         return False
-    if deeper.slight and not follower.slight:
+    if deeper.slight and not follower.slight and follower.cause.scope != "link":
         return False
     if deeper.cause.scope == "undecided" and follower.cause.scope != "undecided":
         return False
