@@ -36,7 +36,7 @@ def oversubscription(view: View, plane: str) -> Optional[Ratio]:
     """How much slower pairs between groups are than pairs within; None if that is not known or only
     the network's own fault explains it.
     """
-    legs = _across(view, plane, 1)
+    legs = [leg for leg in _across(view, plane, 1) if not view.is_excused(leg)]
     loaded = fmean(_share(view, leg) for leg in legs) if len(legs) >= rules.LEAST_FIGURES else None
     if not loaded or slow_on(view, plane):
         return None

@@ -70,6 +70,8 @@ class Judged(NamedTuple):
     document: MeshDocument
 
 
+#: Share of the rate within groups that a single pair between groups has at least by design.
+_DESIGN = 0.2
 #: Maximum number of unproven hosts in the evidence of a finding.
 _MOST_UNPROVEN = 64
 #: Expected number of healthy links failed in a run.
@@ -609,6 +611,13 @@ def _run_finding(view: View, explained: Explained) -> Finding:
     )
     unsure = cause.scope != "link" and cause.chance > FALSE_LINKS
     status = WARN if explained.repeated is False or few or unsure else _status(view, explained)
+    if status == FAIL and cause.scope == "path" and not view.groups:
+        status = UNKNOWN
+        message += "; without groups of hosts it is undecided where (option mesh_group_by)"
+    elif status == FAIL and explained.kind == "slow" and cause.scope == "path":
+        # By design, uplinks may be slower than a host's link, but hardly by so much.
+        rate, usual = typical(view, cause)
+        status = FAIL if cause.share < 1 - localise.TOLERATED or rate < usual * _DESIGN else WARN
     action = "watch" if status == WARN else "fix_configuration"
     if explained.is_weak:
         code = _firewall_code(explained)

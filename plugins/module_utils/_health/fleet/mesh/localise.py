@@ -285,6 +285,9 @@ class _Localiser:
 
     def _routes(self, one: Observation) -> List[Tuple[Tuple[str, str, str], int]]:
         """The paths that an observation crossed, each with the observation's slot."""
+        if self.groups_of[one.plane] == {""}:
+            # Without groups, any pair may cross the network between them.
+            return [((one.plane, ELSEWHERE, ELSEWHERE), _OUT if one.directed else _ANY)]
         source, target = self.groups.get(one.source), self.groups.get(one.target)
         if not source or not target or source == target:
             return []
@@ -495,6 +498,8 @@ class _Localiser:
         bad = [[number for number in slot if cover[number] == (number in own)] for slot in part.bad]
         if part.scope == GROUP:
             return self._group_hypothesis(part, bad, own)
+        if part.scope == PATH and self.groups_of[part.plane] == {""}:
+            return None
         gain, slots = self._consistent(part, bad, own)
         if not slots:
             return None
@@ -583,7 +588,7 @@ class _Localiser:
         for slot in range(3):
             counts = self._tally(part, slot, own) if bad[slot] else {}
             ill, times = (sum(one[place] for one in counts.values()) for place in (0, 1))
-            if ill and ill >= AT_TIMES * times:
+            if ill and ill >= (SPREAD if part.scope == PATH else AT_TIMES) * times:
                 slots.append(slot)
         if not slots:
             return None
@@ -628,10 +633,15 @@ class _Localiser:
                     numbers.append(number)
             if fresh:
                 slots.append(slot)
-        paths = {self._between(self.seen[number]) for number in numbers}
-        sure = [number for number in numbers if self._is_good_elsewhere(part, self.seen[number])]
-        if len(paths) < LEAST_PARTNERS or 2 * len(sure) < len(numbers):
-            return None
+        ends = {node for number in numbers for node in self.seen[number][1:3]}
+        if self.groups_of[part.plane] == {""}:
+            if 2 * len(ends) < self.ports_on[part.plane] or len(ends) < 2 * LEAST_ALONE:
+                return None
+        else:
+            paths = {self._between(self.seen[number]) for number in numbers}
+            sure = [one for one in numbers if self._is_good_elsewhere(part, self.seen[one])]
+            if len(paths) < LEAST_PARTNERS or 2 * len(sure) < len(numbers):
+                return None
         if seen[True]:
             share, least = ALONE, SPREAD
         else:
@@ -650,7 +660,6 @@ class _Localiser:
         chance = tail(ill, times, share)
         if times < LEAST_ALONE or ill < least * times or chance > self.by_chance:
             return None
-        ends = {node for number in numbers for node in self.seen[number][1:3]}
         return _Hypothesis(
             part, PATH, len(numbers), tuple(slots), tuple(sorted(ends)), chance=chance
         )
@@ -790,13 +799,12 @@ class _Localiser:
         """
         if not self.is_retested or _ANY in slots:
             return True
-        again = [
-            self.seen[number].again
-            for slot in slots
-            for number in (*part.bad[slot], *part.good[slot])
-        ]
-        bad, times = (sum(one[place] for one in again) for place in (0, 1))
-        return times >= LEAST_PARTNERS and 2 * bad >= times
+        numbers = [number for slot in slots for number in (*part.bad[slot], *part.good[slot])]
+        bad, times = (sum(self.tallies[number][place] for number in numbers) for place in (0, 1))
+        bad_again, times_again = (
+            sum(self.seen[number].again[place] for number in numbers) for place in (0, 1)
+        )
+        return times_again >= LEAST_PARTNERS and bad_again * times >= HALF * bad * times_again
 
     # ---- the causes ----
 
@@ -1160,9 +1168,11 @@ def crosses(names: Tuple[str, ...], source: Optional[str], target: Optional[str]
     """
     if len(names) == 1:
         return names[0] in (source, target)
+    wild = names.count(ELSEWHERE)
+    if wild == 2 and not source and not target:
+        return True
     if not source or not target or source == target:
         return False
-    wild = names.count(ELSEWHERE)
     return wild == 2 or (
         source in names or target in names if wild else {source, target} == set(names)
     )

@@ -140,6 +140,8 @@ def between(view: View, cause: Cause) -> str:
     if cause.scope == "group":
         return f"{word} {cause.groups[0]}"
     if cause.scope == "path":
+        if set(cause.groups) == {ELSEWHERE} and not view.groups:
+            return "the hosts"
         if set(cause.groups) == {ELSEWHERE}:
             return f"each {word} and the others"
         ends = [

@@ -250,6 +250,10 @@ class View:
         ]
         return 2 * len(unexplained) > len(seen)
 
+    def is_excused(self, leg: Leg) -> bool:
+        """True if a cause explains figures of this pair."""
+        return self._is_explained(Observation(leg.plane, leg.source, leg.target, True, True))
+
     def _is_explained(self, one: Observation) -> bool:
         near = self.causes_by_node.get(one.source, []) + self.causes_by_node.get(one.target, [])
         return any(_touches(cause, one, self.groups) for cause in near + self.paths)
