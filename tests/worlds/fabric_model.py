@@ -107,6 +107,8 @@ class Fabric:
     cores: Dict[str, float] = field(default_factory=dict)
     #: Share of a busy core that iperf3 reports: less than 1 if interrupts are handled elsewhere.
     cpu_seen: float = 1.0
+    #: Rate that the provider's network grants to one connection; None: no limit.
+    flow_limit: Optional[float] = None
     #: Rate of a host over all planes in one direction (PCIe); None: no limit.
     bus: Optional[float] = None
     #: Link speeds that interfaces report: True, False, or by host.
@@ -349,7 +351,7 @@ class Fabric:
 
     def _limit_of_flow(self, flow: Flow, faults) -> Optional[float]:
         """What loss, a narrow hop or a fault of this pair leave of one connection."""
-        limits = []
+        limits = [self.flow_limit] if self.flow_limit else []
         lost = self.loss(faults)
         mtu = min(self.mtus.get(host, self.mtu) for host in (flow.source, flow.target))
         width = self.width(flow.source, flow.target, faults)
@@ -550,6 +552,8 @@ class Fabric:
         flow = flows[0]
         rate = total * rng.lognormvariate(0, self.noise)
         line = self._line_rate(flow) * len({one.hops[0] for one in flows})
+        if self.flow_limit:
+            line = min(line, self.flow_limit * len(flows))
         if rate > line:  # a disturbance only ever lowers the rate of a full link
             rate = line * line / rate
         if rng.random() < self.dips:
