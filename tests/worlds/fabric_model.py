@@ -131,6 +131,8 @@ class Fabric:
     refusing: frozenset = frozenset()
     hanging: frozenset = frozenset()
     clock_moved: frozenset = frozenset()
+    #: What a port on which nothing listens answers: "timeout" (packets are dropped) or "refused".
+    closed_ports: str = "timeout"
     #: True: slow receivers pause the ports that send to them, which holds up other flows there.
     pauses: bool = False
     #: True: hosts learn the MTU of a routed path; large packets vanish otherwise.
@@ -522,13 +524,16 @@ class Fabric:
             "reason": "timeout",
             "message": "unable to connect to server: Connection timed out",
         }
-        if {client, server} & (self.silent | self.late | self.clock_moved):
+        refused = {
+            "reason": "refused",
+            "message": "unable to connect to server: Connection refused",
+        }
+        if {client, server} & self.silent:
             return connect
+        if {client, server} & (self.late | self.clock_moved):
+            return refused if self.closed_ports == "refused" else connect
         if server in self.refusing:
-            return {
-                "reason": "refused",
-                "message": "unable to connect to server: Connection refused",
-            }
+            return refused
         if {client, server} & self.hanging:
             return whole
         for host in (source, target):

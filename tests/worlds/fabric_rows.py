@@ -639,6 +639,7 @@ def odd_host(name, attribute, right, wanted="unknown", note=""):
         world = fabric(n)
         host = rng.choice(world.hosts)
         setattr(world, attribute, frozenset([host]))
+        world.closed_ports = rng.choice(["timeout", "refused"])
         return Case(world, Truth(wanted, {host: BadHost(kinds(*right))}, note=note))
 
 
