@@ -107,6 +107,8 @@ class Fabric:
     cores: Dict[str, float] = field(default_factory=dict)
     #: Share of a busy core that iperf3 reports: less than 1 if interrupts are handled elsewhere.
     cpu_seen: float = 1.0
+    #: Rate that the provider's network grants to one connection; None: no limit.
+    flow_limit: Optional[float] = None
     #: Rate of a host over all planes in one direction (PCIe); None: no limit.
     bus: Optional[float] = None
     #: Link speeds that interfaces report: True, False, or by host.
@@ -129,6 +131,8 @@ class Fabric:
     refusing: frozenset = frozenset()
     hanging: frozenset = frozenset()
     clock_moved: frozenset = frozenset()
+    #: What a port on which nothing listens answers: "timeout" (packets are dropped) or "refused".
+    closed_ports: str = "timeout"
     #: True: slow receivers pause the ports that send to them, which holds up other flows there.
     pauses: bool = False
     #: True: hosts learn the MTU of a routed path; large packets vanish otherwise.
@@ -349,7 +353,7 @@ class Fabric:
 
     def _limit_of_flow(self, flow: Flow, faults) -> Optional[float]:
         """What loss, a narrow hop or a fault of this pair leave of one connection."""
-        limits = []
+        limits = [self.flow_limit] if self.flow_limit else []
         lost = self.loss(faults)
         mtu = min(self.mtus.get(host, self.mtu) for host in (flow.source, flow.target))
         width = self.width(flow.source, flow.target, faults)
@@ -520,13 +524,16 @@ class Fabric:
             "reason": "timeout",
             "message": "unable to connect to server: Connection timed out",
         }
-        if {client, server} & (self.silent | self.late | self.clock_moved):
+        refused = {
+            "reason": "refused",
+            "message": "unable to connect to server: Connection refused",
+        }
+        if {client, server} & self.silent:
             return connect
+        if {client, server} & (self.late | self.clock_moved):
+            return refused if self.closed_ports == "refused" else connect
         if server in self.refusing:
-            return {
-                "reason": "refused",
-                "message": "unable to connect to server: Connection refused",
-            }
+            return refused
         if {client, server} & self.hanging:
             return whole
         for host in (source, target):
@@ -550,6 +557,8 @@ class Fabric:
         flow = flows[0]
         rate = total * rng.lognormvariate(0, self.noise)
         line = self._line_rate(flow) * len({one.hops[0] for one in flows})
+        if self.flow_limit:
+            line = min(line, self.flow_limit * len(flows))
         if rate > line:  # a disturbance only ever lowers the rate of a full link
             rate = line * line / rate
         if rng.random() < self.dips:

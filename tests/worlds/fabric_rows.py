@@ -453,6 +453,33 @@ def _(n, _rng):
     return healthy(world)
 
 
+@row("healthy: virtual machines that report 10G and get 25G")
+def _(n, _rng):
+    world = fabric(n)
+    world.told = {host: 10e9 for host in world.hosts}
+    return healthy(world)
+
+
+@row("healthy: 100G, each connection limited to 10G by the provider")
+def _(n, _rng):
+    return healthy(fabric(n, "fast", nic=100e9, mtu=1500, flow_limit=10e9))
+
+
+@row("healthy: 100G, each of 4 streams limited to 5G by the provider")
+def _(n, _rng):
+    return healthy(fabric(n, "fast", nic=100e9, mtu=1500, flow_limit=5e9), streams=4)
+
+
+@row("healthy: noise of 6 %")
+def _(n, _rng):
+    return healthy(fabric(n, noise=0.06, dips=0.01))
+
+
+@row("healthy: 1:1 Clos, hashed, uplinks at NIC speed, all pairs", only=(8, 16))
+def _(n, _rng):
+    return healthy(fabric(n, "equal"), rounds="all")
+
+
 @row("healthy: racks of unequal size")
 def _(n, _rng):
     return healthy(fabric(n, rack_size=max(3, rack_size(n) * 3 // 4)))
@@ -612,6 +639,7 @@ def odd_host(name, attribute, right, wanted="unknown", note=""):
         world = fabric(n)
         host = rng.choice(world.hosts)
         setattr(world, attribute, frozenset([host]))
+        world.closed_ports = rng.choice(["timeout", "refused"])
         return Case(world, Truth(wanted, {host: BadHost(kinds(*right))}, note=note))
 
 
@@ -870,32 +898,29 @@ bad_leaf(
 )
 
 
-bad_leaf(
-    "rack slow to 60 %, unlabelled",
-    leaf_fault(Fault(0.6)),
-    SLOW,
-    labels="none",
-    wanted="unknown",
-    note="a rack of slow hosts and a slow leaf look alike without groups",
-)
+def bad_leaf_unlabelled(name, fault, right):
+    """Without groups a bad leaf and so many bad hosts look alike: naming the hosts is right, too."""
+
+    @row(name)
+    def _(n, rng):
+        world = fabric(n, labels="none")
+        leaf = rng.randrange(n // world.rack_size)
+        world.leaf_faults[leaf, None] = fault
+        bad = [host for host in world.hosts if world.leaf[host] == leaf]
+        return Case(
+            world,
+            Truth(
+                "unknown",
+                {host: BadHost(right) for host in bad},
+                undecidable=True,
+                run_may_fail=True,
+                note="a bad leaf and so many bad hosts look alike without groups",
+            ),
+        )
 
 
-@row("leaf down, unlabelled")
-def _(n, rng):
-    world = fabric(n, labels="none")
-    leaf = rng.randrange(n // world.rack_size)
-    world.leaf_faults[leaf, None] = Fault(dead=True)
-    bad = [host for host in world.hosts if world.leaf[host] == leaf]
-    return Case(
-        world,
-        Truth(
-            "unknown",
-            {host: BadHost(kinds("blocked", "unmeasured")) for host in bad},
-            undecidable=True,
-            run_may_fail=True,
-            note="without groups, a leaf that is down is so many dead hosts; at n = 8, half of all",
-        ),
-    )
+bad_leaf_unlabelled("rack slow to 60 %, unlabelled", Fault(0.6), SLOW)
+bad_leaf_unlabelled("leaf down, unlabelled", Fault(dead=True), kinds("blocked", "unmeasured"))
 
 
 # ---- combinations ----
@@ -1065,6 +1090,71 @@ combined(
     direction="both",
     together=True,
 )
+
+
+combined(
+    "100G, each connection limited to 10G, and a slow host",
+    lambda n, _rng: fabric(n, "fast", nic=100e9, mtu=1500, flow_limit=10e9),
+    slow(0.04),
+    SLOW,
+    direction="both",
+)
+combined(
+    "virtual machines that report 10G and get 25G, and a slow host",
+    lambda n, _rng: fabric(n, told={host: 10e9 for host in names(n)}),
+    slow(0.3),
+    SLOW,
+    direction="both",
+)
+
+
+# ---- fabrics of any sort ----
+
+
+def any_fabric(n, rng):
+    """A fabric whose properties are all drawn, and the rate that its slower pairs reach."""
+    nic = rng.choice([10e9, 25e9, 50e9, 100e9, 200e9])
+    kind = rng.choice(["adaptive", "fast", "equal"])
+    ratio = rng.choice([1, 1, 1.5, 2, 3, 4])
+    world = fabric(
+        n,
+        kind,
+        rng.choice(["all", "all", "some", "none"]),
+        ratio,
+        nic=nic,
+        core=rng.choice([28e9, 40e9, 65e9]),
+        mtu=rng.choice([1500, 9000, 9000]),
+        told=rng.choice([True, True, False]),
+        noise=rng.uniform(0.02, 0.04),
+        dips=rng.uniform(0.005, 0.01),
+        hiccups=rng.choice([0, 0, 0.005]),
+        ambient_loss=rng.choice([0, 0, 0.0002]),
+        pauses=rng.random() < 0.3,
+        rack_size=rng.choice([rack_size(n), max(3, rack_size(n) - 1), rack_size(n) * 2]),
+    )
+    if rng.random() < 0.3:
+        world.cores = {host: world.core * rng.uniform(0.6, 1) for host in world.hosts}
+    crowded = {"adaptive": 1.0, "fast": 0.6, "equal": 0.3}[kind]
+    least = min(nic * crowded / ratio, min([world.core, *world.cores.values()]))
+    return world, least
+
+
+@row("healthy: any fabric")
+def _(n, rng):
+    return healthy(any_fabric(n, rng)[0])
+
+
+@row("any fabric, and a slow host")
+def _(n, rng):
+    world, least = any_fabric(n, rng)
+    way = rng.choice(["transmit", "receive", "both"])
+    share = rng.uniform(0.2, 0.5) * least / world.nic
+    return with_bad(world, rng, slow(share, way), SLOW, direction=way)
+
+
+@row("any fabric, and a host that loses 5 %")
+def _(n, rng):
+    return with_bad(any_fabric(n, rng)[0], rng, lossy(0.05), LOSS)
 
 
 def and_a_slow_host(name, base, share=0.3):
