@@ -33,7 +33,7 @@ from typing import (
 
 from .chance import AMBIENT_PING, AMBIENT_RATE, PRIOR_PINGS, PRIOR_RATES, background, tail
 from .observation import Observation
-from .references import SAME, relation_of
+from .references import OTHER, SAME, relation_of
 from .retest import ELSEWHERE, PARTNERS, Pair, PartnerPool
 
 NODE, INTERFACE, LINK, PATH, GROUP, UNDECIDED = SCOPES = (
@@ -409,10 +409,15 @@ class _Localiser:
         )
 
     def _chance(
-        self, part: _FabricPart, slots: Sequence[int], own: FrozenSet[int] = frozenset()
+        self,
+        part: _FabricPart,
+        slots: Sequence[int],
+        own: FrozenSet[int] = frozenset(),
+        by_pair: bool = False,
     ) -> float:
         """Expected number of healthy parts of this sort that look as bad as the worst slot. Both
-        directions of a pair may share a reason, so slots are not multiplied.
+        directions of a pair may share a reason, so slots are not multiplied. ``by_pair`` counts each
+        pair once, since a single bad pair is bad whenever it is measured.
         """
         least = 1.0
         for slot in slots:
@@ -420,11 +425,21 @@ class _Localiser:
             bad, times = (sum(one[place] for one in counts.values()) for place in (0, 1))
             if not bad:
                 continue
+            # A path is a large part of all pairs between groups, so it counts as background too.
+            spared = own or part.scope == PATH and self.rest
             expected = sum(
-                one[1] * self._background(kind, *((0, 0) if own else one))
+                one[1] * self._background(kind, *((0, 0) if spared else one))
                 for kind, one in counts.items()
             )
-            least = min(least, tail(bad, times, expected / times))
+            chance = tail(bad, times, expected / times)
+            if by_pair:
+                sick = sum(self.cover[one] == (one in own) for one in part.bad[slot])
+                pairs = sick + len(part.good[slot])
+                once = 1 - (1 - expected / times) ** (times / pairs)
+                chance = max(chance, tail(sick, pairs, once))
+                if part.scope != INTERFACE and bad < 2 * expected:
+                    chance = 1.0  # paths are not all loaded alike
+            least = min(least, chance)
         among = len(self.groups_of[part.plane] - {""})
         like_it = (
             self.ports_on[part.plane]
@@ -570,7 +585,7 @@ class _Localiser:
             alike = sum(share >= HALF * max(shares) for share in shares)
             if max(shares) < GROUP_SHARE or alike < MOST_MEMBERS * len(shares):
                 return None
-        chance = self._chance(whole, slots, own)
+        chance = self._chance(whole, slots, own, by_pair=True)
         if chance > self.by_chance:
             return None
         gain = len([number for slot in slots for number in bad[slot]])
@@ -593,7 +608,7 @@ class _Localiser:
         if not slots:
             return None
         chosen = tuple(slots)
-        chance = self._chance(part, chosen)
+        chance = self._chance(part, chosen, by_pair=True)
         if chance > self.by_chance:
             return None
         numbers = [number for slot in chosen for number in bad[slot]]
@@ -795,9 +810,10 @@ class _Localiser:
 
     def _stands_alone(self, part: _FabricPart, slots: Sequence[int]) -> bool:
         """False if the retest, with few pairs at once, does not show the path bad: in the first
-        pass, pairs that share an uplink are slow together.
+        pass, pairs that share an uplink are slow together. What is never slow elsewhere is no
+        matter of load.
         """
-        if not self.is_retested or _ANY in slots:
+        if not self.is_retested or _ANY in slots or self._others_are_clean(part, slots):
             return True
         numbers = [number for slot in slots for number in (*part.bad[slot], *part.good[slot])]
         bad, times = (sum(self.tallies[number][place] for number in numbers) for place in (0, 1))
@@ -805,6 +821,17 @@ class _Localiser:
             sum(self.seen[number].again[place] for number in numbers) for place in (0, 1)
         )
         return times_again >= LEAST_PARTNERS and bad_again * times >= HALF * bad * times_again
+
+    def _others_are_clean(self, part: _FabricPart, slots: Sequence[int]) -> bool:
+        """True if other paths of the plane are good under the load of the first pass."""
+        own = {number for slot in slots for number in (*part.bad[slot], *part.good[slot])}
+        bad = times = 0
+        for number, one in enumerate(self.seen):
+            if one.plane == part.plane and one.directed and number not in own:
+                if _is_between(self.groups, one):
+                    bad += self.tallies[number][0] - one.again[0]
+                    times += self.tallies[number][1] - one.again[1]
+        return times >= LEAST_STRAY and bad <= CLEAN * times
 
     # ---- the causes ----
 
@@ -1148,6 +1175,10 @@ class _Localiser:
             )
             self._partners = PartnerPool(self.seen, candidates | self.faulty, self.groups)
         return self._partners
+
+
+def _is_between(groups: Mapping[str, str], one: Observation) -> bool:
+    return relation_of(groups, one.source, one.target) == OTHER
 
 
 def _other(one: Observation, node: str) -> str:
