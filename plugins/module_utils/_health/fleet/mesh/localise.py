@@ -117,8 +117,9 @@ _SLOTS = ((0, 1, 2), (0, 1), (0, 2), (1, 2), (0,), (1,), (2,))
 _RANKS = {GROUP: -1, PATH: 0, UNDECIDED: 1, INTERFACE: 2}
 
 
-#: Number of bad measurements, and of all, by class of observations (see `_Localiser.classes`).
-Counts = Dict[int, Tuple[int, int]]
+#: By class of observations (see `_Localiser.classes`): numbers of bad measurements, of all, of bad
+#: pairs and of all.
+Counts = Dict[int, List[int]]
 
 
 class _FabricPart:
@@ -372,41 +373,46 @@ class _Localiser:
         self.rest = self._unexplained()
 
     def _unexplained(self) -> Dict[int, List[int]]:
-        rest: Dict[int, List[int]] = {number: [0, 0] for number in self.classes.values()}
-        for number, (bad, times) in enumerate(self.tallies):
+        rest: Dict[int, List[int]] = {number: [0, 0, 0, 0] for number in self.classes.values()}
+        for number, kind in enumerate(self.class_of):
             if not self.cover[number]:
-                counts = rest[self.class_of[number]]
-                counts[0] += bad
-                counts[1] += times
+                rest[kind] = _sum(rest[kind], self._counts(number))
         return rest
 
+    def _counts(self, number: int) -> Tuple[int, int, int, int]:
+        """Bad measurements and all of an observation; whether it is bad, and 1."""
+        bad, times = self.tallies[number]
+        return bad, times, int(2 * bad > times), 1
+
     def _tally(self, part: _FabricPart, slot: int, own: FrozenSet[int]) -> Counts:
-        """Bad measurements of a slot that no other hypothesis explains, and all, by class."""
+        """What of a slot no other hypothesis explains, by class."""
         well = part.well[slot]
         if well is None:
             well = part.well[slot] = {}
             for number in part.good[slot]:
                 kind = self.class_of[number]
-                well[kind] = (0, well.get(kind, (0, 0))[1] + self.tallies[number][1])
+                well[kind] = _sum(well.get(kind, [0, 0, 0, 0]), self._counts(number))
         counts = dict(well)
         for number in part.bad[slot]:
             if self.cover[number] == (number in own):
                 kind = self.class_of[number]
-                bad, times = counts.get(kind, (0, 0))
-                more_bad, more = self.tallies[number]
-                counts[kind] = (bad + more_bad, times + more)
+                counts[kind] = _sum(counts.get(kind, [0, 0, 0, 0]), self._counts(number))
         return counts
 
-    def _background(self, kind: int, bad: int = 0, times: int = 0) -> float:
-        """The share of bad measurements of a class that nothing explains, without these."""
-        rest = self.rest[kind] if self.rest else [0, 0]
-        is_rate = self._rates[kind]
-        return background(
-            max(0, rest[0] - bad),
-            max(0, rest[1] - times),
-            AMBIENT_RATE if is_rate else AMBIENT_PING,
-            PRIOR_RATES if is_rate else PRIOR_PINGS,
+    def _background(
+        self, kind: int, without: Optional[Sequence[int]] = None, of_pairs: bool = False
+    ) -> float:
+        """The share of measurements of a class, or of pairs, that are bad and that nothing explains;
+        ``without`` these.
+        """
+        rest = self.rest[kind] if self.rest else [0, 0, 0, 0]
+        place = 2 if of_pairs else 0
+        bad, times = (
+            max(0, rest[one] - (without[one] if without else 0)) for one in (place, place + 1)
         )
+        if of_pairs or not self._rates[kind]:
+            return background(bad, times, AMBIENT_PING, PRIOR_PINGS)
+        return background(bad, times, AMBIENT_RATE, PRIOR_RATES)
 
     def _chance(
         self,
@@ -419,24 +425,31 @@ class _Localiser:
         directions of a pair may share a reason, so slots are not multiplied. ``by_pair`` counts each
         pair once, since a single bad pair is bad whenever it is measured.
         """
+        # A path is a large part of all pairs between groups, so it counts as background too.
+        spared = own or part.scope == PATH and self.rest
+        mine: Dict[int, List[int]] = {}
+        if not spared:
+            for slot in range(3):
+                for kind, counts in self._tally(part, slot, own).items():
+                    mine[kind] = _sum(mine.get(kind, [0, 0, 0, 0]), counts)
         least = 1.0
         for slot in slots:
-            counts = self._tally(part, slot, own)
-            bad, times = (sum(one[place] for one in counts.values()) for place in (0, 1))
+            tally = self._tally(part, slot, own)
+            bad, times, sick, pairs = (
+                sum(counts[place] for counts in tally.values()) for place in range(4)
+            )
             if not bad:
                 continue
-            # A path is a large part of all pairs between groups, so it counts as background too.
-            spared = own or part.scope == PATH and self.rest
             expected = sum(
-                one[1] * self._background(kind, *((0, 0) if spared else one))
-                for kind, one in counts.items()
+                counts[1] * self._background(kind, mine.get(kind)) for kind, counts in tally.items()
             )
             chance = tail(bad, times, expected / times)
             if by_pair:
-                sick = sum(self.cover[one] == (one in own) for one in part.bad[slot])
-                pairs = sick + len(part.good[slot])
-                once = 1 - (1 - expected / times) ** (times / pairs)
-                chance = max(chance, tail(sick, pairs, once))
+                likely = sum(
+                    counts[3] * self._background(kind, mine.get(kind), of_pairs=True)
+                    for kind, counts in tally.items()
+                )
+                chance = max(chance, tail(sick, pairs, likely / pairs))
                 if part.scope != INTERFACE and bad < 2 * expected:
                     chance = 1.0  # paths are not all loaded alike
             least = min(least, chance)
@@ -993,7 +1006,7 @@ class _Localiser:
         one = self.seen[number]
         kind = self.class_of[number]
         bad, times = one.tally
-        share = self._background(kind, bad, times)
+        share = self._background(kind, (bad, times, 1, 1))
         measured = self.rest[kind][1] if self.rest else 0
         return (
             self.strays
@@ -1175,6 +1188,10 @@ class _Localiser:
             )
             self._partners = PartnerPool(self.seen, candidates | self.faulty, self.groups)
         return self._partners
+
+
+def _sum(counts: Sequence[int], more: Sequence[int]) -> List[int]:
+    return [one + other for one, other in zip(counts, more)]
 
 
 def _is_between(groups: Mapping[str, str], one: Observation) -> bool:
