@@ -375,9 +375,19 @@ class _Localiser:
     def _unexplained(self) -> Dict[int, List[int]]:
         rest: Dict[int, List[int]] = {number: [0, 0, 0, 0] for number in self.classes.values()}
         for number, kind in enumerate(self.class_of):
-            if not self.cover[number]:
+            if not self.cover[number] and not (
+                self.tallies[number][0] and self._is_unproven(self.seen[number])
+            ):
                 rest[kind] = _sum(rest[kind], self._counts(number))
         return rest
+
+    def _is_unproven(self, one: Observation) -> bool:
+        """True if an end was good with nobody in this slot, so that it may be faulty itself."""
+        slots = (_OUT, _IN) if one.directed else (_ANY, _ANY)
+        return not all(
+            self.ports[one.plane, node].good[slot]
+            for node, slot in zip((one.source, one.target), slots)
+        )
 
     def _counts(self, number: int) -> Tuple[int, int, int, int]:
         """Bad measurements and all of an observation; whether it is bad, and 1."""
@@ -425,10 +435,8 @@ class _Localiser:
         directions of a pair may share a reason, so slots are not multiplied. ``by_pair`` counts each
         pair once, since a single bad pair is bad whenever it is measured.
         """
-        # A path is a large part of all pairs between groups, so it counts as background too.
-        spared = own or part.scope == PATH and self.rest
         mine: Dict[int, List[int]] = {}
-        if not spared:
+        if not own:
             for slot in range(3):
                 for kind, counts in self._tally(part, slot, own).items():
                     mine[kind] = _sum(mine.get(kind, [0, 0, 0, 0]), counts)
@@ -598,11 +606,28 @@ class _Localiser:
             alike = sum(share >= HALF * max(shares) for share in shares)
             if max(shares) < GROUP_SHARE or alike < MOST_MEMBERS * len(shares):
                 return None
-        chance = self._chance(whole, slots, own, by_pair=True)
+        chance = max(self._chance(whole, slots, own, by_pair=True), self._by_members(whole))
         if chance > self.by_chance:
             return None
         gain = len([number for slot in slots for number in bad[slot]])
         return _Hypothesis(whole, GROUP, gain, slots, tuple(sorted(partners)), chance=chance)
+
+    def _by_members(self, whole: _FabricPart) -> float:
+        """Expected number of groups whose members are all faulty by themselves, as often as nodes of
+        other groups are.
+        """
+        group = whole.names[0]
+        others = [
+            port
+            for (plane, node), port in self.ports.items()
+            if plane == whole.plane and self.groups.get(node) != group
+        ]
+        faulty = sum(
+            any(port.bad[slot] and not port.good[slot] for slot in range(3)) for port in others
+        )
+        members = len(self.members[whole.plane, group])
+        groups = len(self.groups_of[whole.plane] - {""})
+        return groups * (faulty / max(1, len(others))) ** (MOST_MEMBERS * members)
 
     def _share_of(self, part: _FabricPart) -> Optional[_Hypothesis]:
         """The hypothesis that a part is faulty at times: bad with several healthy partners, more
