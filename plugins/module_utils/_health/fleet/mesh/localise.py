@@ -207,10 +207,11 @@ class _Localiser:
         self.ports: Dict[Tuple[str, str], _FabricPart] = {}
         self.routes: Dict[Tuple[str, str, str], _FabricPart] = {}
         self.wholes: Dict[Tuple[str, str], _FabricPart] = {}
-        #: Classes of observations that are bad by chance equally often: by plane, directedness and
-        #: whether both ends are in one group; and the class of each observation.
-        self.classes: Dict[Tuple[str, bool, str], int] = {}
-        self.class_of: List[int] = []
+        #: Classes of measurements that are bad by chance equally often: by plane, directedness,
+        #: whether both ends are in one group, and whether few pairs were measured at once; and the
+        #: counts of each observation by class.
+        self.classes: Dict[Tuple[str, bool, str, bool], int] = {}
+        self.shares_of: List[List[Tuple[int, List[int]]]] = []
         #: What no hypothesis explains, by class; None: not known yet, so that only the ambient
         #: share is expected.
         self.rest: Optional[Dict[int, List[int]]] = None
@@ -219,7 +220,7 @@ class _Localiser:
         self.members: Dict[Tuple[str, str], Set[str]] = {}
         self.ports_on: Dict[str, int] = {}
         self._index()
-        self._rates = [directed for _plane, directed, _relation in self.classes]
+        self._rates = [directed for _plane, directed, _relation, _few in self.classes]
         #: Number of accepted hypotheses that explain each observation.
         self.cover = [0] * len(observations)
         self.hypotheses: List[_Hypothesis] = []
@@ -238,8 +239,7 @@ class _Localiser:
         ports = self.ports
         for number, one in enumerate(self.seen):
             relation = relation_of(self.groups, one.source, one.target)
-            kind = (one.plane, one.directed, relation)
-            self.class_of.append(self.classes.setdefault(kind, len(self.classes)))
+            self.shares_of.append(self._shares_by_class(number, one, relation))
             is_bad = self.tallies[number][0] > 0
             for node, slot in ((one.source, _OUT), (one.target, _IN)):
                 port = ports.get((one.plane, node))
@@ -258,6 +258,23 @@ class _Localiser:
             if not self.tallies[number][0]:
                 for route, slot in self._parts_between(one, False):
                     route.good[slot].append(number)
+
+    def _shares_by_class(
+        self, number: int, one: Observation, relation: str
+    ) -> List[Tuple[int, List[int]]]:
+        """What an observation adds to each class: bad measurements, all, whether most are bad, 1. The
+        retest of rates, with few pairs at once, is a class of its own.
+        """
+        bad, times = self.tallies[number]
+        again = one.again if one.directed and relation != SAME else (0, 0)
+        sick = int(2 * bad > times)
+        found = []
+        for few, counts in ((False, (bad - again[0], times - again[1])), (True, again)):
+            if counts[1]:
+                kind = (one.plane, one.directed, relation, few)
+                place = self.classes.setdefault(kind, len(self.classes))
+                found.append((place, [*counts, *((sick, 1) if not found else (0, 0))]))
+        return found
 
     def _parts_between(self, one: Observation, create: bool) -> List[Tuple[_FabricPart, int]]:
         """The paths and groups that an observation crossed, each with the observation's slot."""
@@ -374,11 +391,12 @@ class _Localiser:
 
     def _unexplained(self) -> Dict[int, List[int]]:
         rest: Dict[int, List[int]] = {number: [0, 0, 0, 0] for number in self.classes.values()}
-        for number, kind in enumerate(self.class_of):
+        for number, shares in enumerate(self.shares_of):
             if not self.cover[number] and not (
                 self.tallies[number][0] and self._is_unproven(self.seen[number])
             ):
-                rest[kind] = _sum(rest[kind], self._counts(number))
+                for kind, counts in shares:
+                    rest[kind] = _sum(rest[kind], counts)
         return rest
 
     def _is_unproven(self, one: Observation) -> bool:
@@ -389,24 +407,19 @@ class _Localiser:
             for node, slot in zip((one.source, one.target), slots)
         )
 
-    def _counts(self, number: int) -> Tuple[int, int, int, int]:
-        """Bad measurements and all of an observation; whether it is bad, and 1."""
-        bad, times = self.tallies[number]
-        return bad, times, int(2 * bad > times), 1
-
     def _tally(self, part: _FabricPart, slot: int, own: FrozenSet[int]) -> Counts:
         """What of a slot no other hypothesis explains, by class."""
         well = part.well[slot]
         if well is None:
             well = part.well[slot] = {}
             for number in part.good[slot]:
-                kind = self.class_of[number]
-                well[kind] = _sum(well.get(kind, [0, 0, 0, 0]), self._counts(number))
+                for kind, more in self.shares_of[number]:
+                    well[kind] = _sum(well.get(kind, [0, 0, 0, 0]), more)
         counts = dict(well)
         for number in part.bad[slot]:
             if self.cover[number] == (number in own):
-                kind = self.class_of[number]
-                counts[kind] = _sum(counts.get(kind, [0, 0, 0, 0]), self._counts(number))
+                for kind, more in self.shares_of[number]:
+                    counts[kind] = _sum(counts.get(kind, [0, 0, 0, 0]), more)
         return counts
 
     def _background(
@@ -651,6 +664,10 @@ class _Localiser:
             return None
         numbers = [number for slot in chosen for number in bad[slot]]
         if part.scope == PATH:
+            # A single bad pair is no path, however often it is measured.
+            firm = [number for number in numbers if self.seen[number].bad]
+            if len({_ends(self.seen[number]) for number in firm}) < MANY_LINKS:
+                return None
             return self._path_hypothesis(part, len(numbers), chosen, numbers, chance)
         partners = self._healthy_partners(part, chosen, bad)
         if len(partners) < MANY_LINKS or not self._comes_and_goes(part, chosen):
@@ -704,7 +721,7 @@ class _Localiser:
             share,
             *(
                 2 * self._background(kind)
-                for (plane, directed, relation), kind in self.classes.items()
+                for (plane, directed, relation, _few), kind in self.classes.items()
                 if plane == part.plane and directed == bool(seen[True]) and relation == SAME
             ),
             0.0,
@@ -1029,16 +1046,16 @@ class _Localiser:
         nothing.
         """
         one = self.seen[number]
-        kind = self.class_of[number]
         bad, times = one.tally
-        share = self._background(kind, (bad, times, 1, 1))
-        measured = self.rest[kind][1] if self.rest else 0
+        shares = self.shares_of[number]
+        expected = sum(counts[1] * self._background(kind, counts) for kind, counts in shares)
+        measured = sum(self.rest[kind][1] for kind, _counts in shares) if self.rest else 0
         return (
             self.strays
-            and one.kind in ("slow", "latency")
+            and one.kind in ("slow", "latency", "loss")
             and measured >= LEAST_STRAY
-            and share > CLEAN
-            and tail(bad, times, share) * measured > self.by_chance
+            and max(self._background(kind, counts) for kind, counts in shares) > CLEAN
+            and tail(bad, times, expected / times) * measured > self.by_chance
         )
 
     def _is_folded(self, one: Observation) -> bool:
