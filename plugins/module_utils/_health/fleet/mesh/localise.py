@@ -69,9 +69,11 @@ SUSPECT = 0.3
 #: The background above which a single bad pair proves nothing, and the number of measurements that
 #: show it.
 CLEAN, LEAST_STRAY = 0.08, 20
-#: Share of bad measurements between groups that is expected with few pairs at once, and the share
-#: and number from which the network between the groups is a suspect.
-ALONE, SPREAD, LEAST_ALONE = 0.1, 0.15, 8
+#: Share of bad measurements between groups that is expected with few pairs at once, and where the
+#: groups are not known, so that some of them may share an uplink.
+ALONE, PERHAPS_ALONE = 0.04, 0.1
+#: Share and number of bad measurements from which the network between the groups is a suspect.
+SPREAD, LEAST_ALONE = 0.15, 8
 #: Highest share of bad pings between groups that no single path explains and that is no finding.
 STRAY = 0.03
 #: Partners for each interface of a node that is suspected on several interfaces.
@@ -465,7 +467,13 @@ class _Localiser:
                 counts[1] * self._background(kind, mine.get(kind)) for kind, counts in tally.items()
             )
             chance = tail(bad, times, expected / times)
-            if by_pair:
+            # A pair that is bad at times is no bad link.
+            at_times = sum(
+                self.cover[number] == (number in own)
+                and self.tallies[number][0] < self.tallies[number][1]
+                for number in part.bad[slot]
+            )
+            if by_pair and not (part.scope == INTERFACE and at_times >= LEAST_PARTNERS):
                 likely = sum(
                     counts[3] * self._background(kind, mine.get(kind), of_pairs=True)
                     for kind, counts in tally.items()
@@ -713,7 +721,8 @@ class _Localiser:
             if len(paths) < LEAST_PARTNERS or 2 * len(sure) < len(numbers):
                 return None
         if seen[True]:
-            share, least = ALONE, SPREAD
+            share = PERHAPS_ALONE if self.groups_of[part.plane] == {""} else ALONE
+            least = SPREAD
         else:
             share, least = STRAY, STRAY
         # What is as often bad within groups is not the network between them.
@@ -868,10 +877,12 @@ class _Localiser:
         pass, pairs that share an uplink are slow together. What is never slow elsewhere is no
         matter of load.
         """
-        if not self.is_retested or _ANY in slots or self._others_are_clean(part, slots):
+        if not self.is_retested or _ANY in slots:
             return True
         numbers = [number for slot in slots for number in (*part.bad[slot], *part.good[slot])]
         bad, times = (sum(self.tallies[number][place] for number in numbers) for place in (0, 1))
+        if bad >= HALF * times and self._others_are_clean(part, slots):
+            return True
         bad_again, times_again = (
             sum(self.seen[number].again[place] for number in numbers) for place in (0, 1)
         )
