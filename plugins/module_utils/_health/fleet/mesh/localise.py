@@ -1056,17 +1056,14 @@ class _Localiser:
         """True if so many pairs of this class are slow without a reason that this one proves
         nothing.
         """
-        one = self.seen[number]
-        bad, times = one.tally
         shares = self.shares_of[number]
-        expected = sum(counts[1] * self._background(kind, counts) for kind, counts in shares)
         measured = sum(self.rest[kind][1] for kind, _counts in shares) if self.rest else 0
         return (
             self.strays
-            and one.kind in ("slow", "latency", "loss")
+            and self.seen[number].kind in ("slow", "latency", "loss")
             and measured >= LEAST_STRAY
             and max(self._background(kind, counts) for kind, counts in shares) > CLEAN
-            and tail(bad, times, expected / times) * measured > self.by_chance
+            and self._chance_of_pair(number) > self.by_chance
         )
 
     def _is_folded(self, one: Observation) -> bool:
@@ -1148,7 +1145,16 @@ class _Localiser:
             tuple(sorted(partners)),
             self._observations(against),
             ((plane, *ends),),
+            min(map(self._chance_of_pair, numbers)),
         )
+
+    def _chance_of_pair(self, number: int) -> float:
+        """Expected number of healthy pairs that look as bad as this one."""
+        bad, times = self.tallies[number]
+        shares = self.shares_of[number]
+        expected = sum(counts[1] * self._background(kind, counts) for kind, counts in shares)
+        measured = sum(self.rest[kind][1] for kind, _counts in shares) if self.rest else times
+        return tail(bad, times, expected / times) * measured
 
     def undecided(self) -> List[Cause]:
         """Merge undecided observations that share a candidate into one cause. Equal candidates on
