@@ -708,8 +708,66 @@ def test_the_one_odd_host_is_held_against_the_speed_of_its_link():
     judged, _passes = run(World(slow=slow("gpu03", share=0.2)), odd)
     assert ("gpu03", "eth1", "slow_both_ways", "fail") in said(judged)
     assert said(run(World(slow=slow("gpu03", share=0.5)), odd)[0]) == {
-        ("gpu03", "eth1", "link_speed_differs", "warn")
+        ("gpu03", "eth1", "link_speed_differs", "fail")
     }
+
+
+def speeds_said(found, **settings):
+    """The findings about link speeds: host, status and action."""
+    return [
+        (one["host"], one["finding"]["status"], one["finding"]["action"])
+        for one in planned(found=found, **settings)["findings"]
+        if one["finding"]["code"] == "link_speed_differs"
+    ]
+
+
+HALF, MOST = {"speed": 5_000_000_000}, {"speed": 8_000_000_000}
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ({"gpu03": HALF}, [("gpu03", "fail", "drain_node")]),
+        ({"gpu03": MOST}, [("gpu03", "warn", "fix_configuration")]),
+        # Another network card in one host is no port that trained down.
+        (
+            {
+                **{name: {"model": "15b3:1021"} for name in NAMES},
+                "gpu03": {**HALF, "model": "15b3:101d"},
+            },
+            [("gpu03", "warn", "fix_configuration")],
+        ),
+        (
+            {
+                **{name: {"model": "15b3:1021"} for name in NAMES},
+                "gpu03": {**HALF, "model": "15b3:1021"},
+            },
+            [("gpu03", "fail", "drain_node")],
+        ),
+        ({"gpu03": {**HALF, "model": "15b3:101d"}}, [("gpu03", "fail", "drain_node")]),
+        ({name: HALF for name in NAMES[4:]}, []),
+        ({name: {"speed": 20_000_000_000} for name in NAMES[4:]}, []),
+        ({name: HALF for name in NAMES[5:]}, []),
+    ],
+    ids=[
+        "half",
+        "most",
+        "another card",
+        "the same card",
+        "the others' cards are not known",
+        "two populations",
+        "two populations, half of them faster",
+        "three of eight",
+    ],
+)
+def test_a_port_at_half_speed_or_less_is_a_fault_and_a_population_is_none(changes, expected):
+    assert speeds_said(fleet(changes=changes)) == expected
+
+
+def test_all_hosts_of_a_rack_at_half_speed_are_a_matter_of_the_rack():
+    found = fleet(changes={name: HALF for name in NAMES[:2]})
+    assert {status for _host, status, _action in speeds_said(found, racks=4)} == {"warn"}
+    assert {status for _host, status, _action in speeds_said(found, racks=2)} == {"fail"}
 
 
 def test_links_that_are_slower_or_of_another_mtu_than_nearly_all_are_told():

@@ -22,10 +22,13 @@ class HostAddress(TypedDict):
 
 
 class HostInterface(TypedDict, total=False):
-    """A network interface of a host. ``speed`` in bits/s, ``mtu`` in bytes; None where unknown."""
+    """A network interface of a host. ``speed`` in bits/s, ``mtu`` in bytes; None where unknown.
+    ``model`` is the PCI vendor and device of the network card, such as ``15b3:1021``.
+    """
 
     name: str
     kind: str
+    model: Optional[str]
     up: bool
     carrier: Optional[bool]
     mtu: Optional[int]

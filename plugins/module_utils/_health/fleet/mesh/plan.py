@@ -62,7 +62,7 @@ def make(hosts: Mapping[str, Facts], settings: MeshSettings, now: float, run: st
         "seed": settings.seed,
         "start": now + settings.lead_seconds,
         "hosts": members.hosts,
-        "groups": [str(settings.group_of.get(host) or "") for host in members.hosts],
+        "groups": members.groups,
         "group_by": settings.group_by,
         "planes": members.planes,
         "together": settings.together,

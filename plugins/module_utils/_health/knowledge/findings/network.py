@@ -147,7 +147,8 @@ FINDINGS: Dict[str, FindingText] = {
         "node.",
     ),
     "link_speed_differs": FindingText(
-        "A link is slower than the links of nearly all other nodes.",
+        "A link is slower than the links of nearly all other nodes: `fail` at half their speed or "
+        "less, where the port is the likely reason; else `warn`.",
         "Check the cable, transceiver, switch port and network card, in this order. `ethtool "
         "<interface>` shows the negotiated speed.",
     ),
