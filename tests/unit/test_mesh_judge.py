@@ -811,6 +811,68 @@ def test_a_direction_without_a_figure_was_not_measured():
     )
 
 
+class Hanging(World):
+    """iperf3 hangs in all windows of these hosts, or of the named rounds, and datagrams arrive."""
+
+    hosts, rounds = (), range(99)
+
+    def _pair(self, plan, plane, number, client, server, host):
+        window = super()._pair(plan, plane, number, client, server, host)
+        if plane == "eth1" and number in self.rounds and {client, server} & set(self.hosts):
+            if "legs" in window:
+                words = "iperf3 did not end within 3.6 s and was killed"
+                window["legs"] = {
+                    way: {"error": {"reason": "timeout", "message": words}} for way in WAYS
+                }
+        return window
+
+
+def hanging(*hosts, rounds=range(99)):
+    world = Hanging()
+    world.hosts, world.rounds = hosts, rounds
+    return world
+
+
+def test_iperf3_that_hangs_is_no_observation_and_is_counted_where_it_hung():
+    judged, passes = run(hanging("gpu04"), planned(planes=1))
+    assert passes == 1, "what was not measured is no suspect"
+    assert said(judged) == {("gpu04", "eth1", "iperf3_hung", "unknown")}
+    finding = findings_of(judged, "gpu04")["iperf3_hung", "unknown"]
+    assert finding.message.startswith(
+        "iperf3 hung in 5 of 5 rounds on eth1 while the handshake passed, with 5 partners: iperf3 "
+        "did not end within 3.6 s"
+    )
+    assert (finding.evidence["hung"], finding.evidence["rounds"]) == (5, 5)
+    missed_pairs = [one for one in judged.document["missed"] if "hung" in one["message"]]
+    assert {one["host"] for one in missed_pairs if one["partner"] == "gpu04"} == set(
+        finding.evidence["partners"]
+    )
+
+
+@pytest.mark.parametrize("hosts, rounds, status", [(1, 1, "warn"), (1, 2, "unknown")])
+def test_one_hang_beside_rates_is_a_warning(hosts, rounds, status):
+    first = planned(planes=1)
+    names = {first["hosts"][end] for end in first["pairs"]["rounds"][0]["pairs"][0][1:]}
+    judged, _passes = run(hanging(*sorted(names)[:hosts], rounds=range(rounds)), first)
+    found = {(code, status) for _host, _plane, code, status in said(judged)}
+    assert ("iperf3_hung", status) in found
+    assert {code for code, _status in found} == {"iperf3_hung"}
+
+
+def test_packets_that_arrive_in_the_retest_clear_a_silent_first_pass():
+    plans, passes, ends = after_a_dip(0)
+    for readings in passes:
+        silent(readings, "eth1", *ends, 0)
+    silent(passes[1], "eth1", *ends, 0, 1)
+    for host in ends:
+        for window in passes[1][host]["windows"]:
+            if "hello" in window:
+                window["hello"]["heard"] = 5
+    assert "no_path" not in {
+        code for _host, _plane, code, _status in said(judge.judge(plans, passes))
+    }
+
+
 def test_a_warning_does_not_excuse_what_was_not_measured():
     world = World(
         delays={("gpu03", "eth1"): 50.0},
@@ -819,7 +881,7 @@ def test_a_warning_does_not_excuse_what_was_not_measured():
     judged, _passes = run(world, planned())
     assert said(judged) == {
         ("gpu03", "eth1", "high_latency", "warn"),
-        ("gpu03", "eth2", "not_measured", "unknown"),
+        ("gpu03", "eth2", "iperf3_hung", "unknown"),
     }
 
 
@@ -831,7 +893,7 @@ def test_a_fault_on_one_plane_does_not_hide_that_another_was_not_measured():
     judged, _passes = run(world, planned())
     assert said(judged) == {
         ("gpu03", "eth1", "slow_both_ways", "fail"),
-        ("gpu03", "eth2", "not_measured", "unknown"),
+        ("gpu03", "eth2", "iperf3_hung", "unknown"),
     }
 
 

@@ -89,6 +89,18 @@ class SeenHandshake(NamedTuple):
     heard: int
 
 
+class Hung(NamedTuple):
+    """A round of a pair in which iperf3 gave no figure for either direction although datagrams
+    arrived both ways: no evidence about the link.
+    """
+
+    plane: str
+    client: str
+    server: str
+    turn: int
+    message: str
+
+
 class Missed(NamedTuple):
     """A planned measurement of a host that did not take place, and the reason."""
 
@@ -107,11 +119,12 @@ class Figures(NamedTuple):
     #: Hosts that were planned for a pass and returned nothing: {(pass number, host): reason or
     #: None}.
     silent: Dict[Tuple[int, str], str]
+    hung: List[Hung]
 
 
 def gather(plans: Sequence[Plan], passes: Passes) -> Figures:
     """Collect all figures of the passes. Invalid readings count as missing."""
-    found = Figures([], [], [], [], {})
+    found = Figures([], [], [], [], {}, [])
     for turn, (plan, collected) in enumerate(zip(plans, passes), 1):
         readings = {host: _of_this_pass(plan, collected.get(host)) for host in plan["hosts"]}
         entries = {host: _windows(host_readings) for host, host_readings in readings.items()}
@@ -151,7 +164,19 @@ def _best_of_pass(found: Figures) -> Figures:
             handshakes[key] = max(
                 handshakes.get(key, handshake), handshake, key=lambda one: one.heard
             )
-    return found._replace(legs=list(legs.values()), handshakes=list(handshakes.values()))
+    # Datagrams that arrive in a later pass prove that the direction is open now.
+    opened = {
+        (later[1:], earlier)
+        for later, handshake in handshakes.items()
+        if handshake.heard
+        for earlier in range(1, later[0])
+    }
+    kept = [
+        handshake
+        for key, handshake in handshakes.items()
+        if handshake.heard or (key[1:], key[0]) not in opened
+    ]
+    return found._replace(legs=list(legs.values()), handshakes=kept)
 
 
 def _of_this_pass(plan: Plan, collected: Any) -> HostReadings:
@@ -299,6 +324,11 @@ def _gather_pair(found: Figures, plane: str, turn: int, client: _End, server: _E
         return
     found.legs.extend(got)
     if all(leg.reason in _SILENT for leg in got):
+        if all(
+            (window or WindowReading()).get("hello", {}).get("heard")
+            for _host, window in (client, server)
+        ):
+            _count_hung(found, Hung(plane, client[0], server[0], turn, got[0].message))
         for (source, own), (target, window) in ((client, server), (server, client)):
             sent, heard = (
                 (seen or WindowReading()).get("hello", HandshakeReading()) for seen in (own, window)
@@ -308,6 +338,13 @@ def _gather_pair(found: Figures, plane: str, turn: int, client: _End, server: _E
                 found.handshakes.append(
                     SeenHandshake(plane, source, target, turn, heard.get("heard", 0))
                 )
+
+
+def _count_hung(found: Figures, hung: Hung) -> None:
+    found.hung.append(hung)
+    message = f"iperf3 hung while the handshake passed: {hung.message}"
+    for host, partner in ((hung.client, hung.server), (hung.server, hung.client)):
+        found.missed.append(Missed("iperf3_pairs", hung.plane, host, partner, message))
 
 
 def _leg(plane: str, source: str, target: str, turn: int, reading: DirectionReading) -> Leg:
@@ -497,20 +534,11 @@ def observe(
     usual = usual_delays([echo for echo in figures.echoes if echo.turn == 1] or echoes)
     _observe_pings(observed, plan, echoes, usual)
     _observe_rates(observed, plan, [leg for leg in figures.legs if leg.turn == turn], expected)
-    # Arrived datagrams matter only where there is no rate.
+    # Datagrams matter only where there is no rate. Arrived ones say nothing about the rate.
     for handshake in figures.handshakes:
         key = (handshake.plane, handshake.source, handshake.target)
-        if handshake.turn == turn and key not in observed.rate:
-            bad = not handshake.heard
-            observed.rate[key] = Observation(
-                handshake.plane,
-                handshake.source,
-                handshake.target,
-                True,
-                bad,
-                "blocked" if bad else "",
-                0.0 if bad else 1.0,
-            )
+        if handshake.turn == turn and key not in observed.rate and not handshake.heard:
+            observed.rate[key] = Observation(*key, True, True, "blocked", 0.0)
     return observed
 
 

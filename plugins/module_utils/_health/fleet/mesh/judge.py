@@ -322,13 +322,43 @@ def _unmeasured(
         return [Finding("mesh_no_answer", UNKNOWN, f"no readings were collected{why}", "watch")]
     findings: List[Finding] = []
     for plane in view.planned_on(host, check):
-        if not any(explained.cause.plane in (None, plane) for explained in severe):
-            findings += (
-                _rates_missing(view, host, plane)
-                if check == IPERF
-                else _pings_missing(view, host, plane)
-            )
+        if any(explained.cause.plane in (None, plane) for explained in severe):
+            continue
+        if check == PING:
+            findings += _pings_missing(view, host, plane)
+            continue
+        hung = _hung(view, host, plane)
+        missing = _rates_missing(view, host, plane)
+        # A hang that explains the missing rate is said once.
+        findings += hung + [one for one in missing if not hung or one.code != "not_measured"]
     return findings
+
+
+def _hung(view: View, host: str, plane: str) -> List[Finding]:
+    """The finding about rounds in which iperf3 hung at the host while the handshake passed. One
+    such round beside rounds with a rate is a warning.
+    """
+    hung = view.hung_at(host, plane)
+    if not hung:
+        return []
+    rounds = max(view.rounds_of(host, plane), len(hung))
+    partners = sorted({end for one in hung for end in (one.client, one.server)} - {host})
+    peers = partners[0] if len(partners) == 1 else f"{len(partners)} partners"
+    message = (
+        f"iperf3 hung in {len(hung)} of {rounds} rounds on {plane} while the handshake passed, "
+        f"with {peers}: {hung[-1].message}"
+    )
+    is_rated = any(leg.plane == plane and leg.rate is not None for leg in view.legs_at(host))
+    return [
+        Finding(
+            "iperf3_hung",
+            WARN if len(hung) == 1 and is_rated else UNKNOWN,
+            message,
+            "watch",
+            Subject("interface", name=plane),
+            {"hung": len(hung), "rounds": rounds, "partners": partners[:12]},
+        )
+    ]
 
 
 def _not_measured(

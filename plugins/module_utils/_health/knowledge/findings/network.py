@@ -164,6 +164,12 @@ FINDINGS: Dict[str, FindingText] = {
         "iperf3 is missing or unusable on the node.",
         "Install iperf3 3.1 or newer, or leave `iperf3_pairs` out of `mesh_checks`.",
     ),
+    "iperf3_hung": FindingText(
+        "iperf3 hung while datagrams between the two nodes arrived, so there is no rate and no "
+        "evidence about the link: `unknown`; `warn` for one round beside rounds with a rate.",
+        "Run `iperf3 -s` on the node and `iperf3 -c <node>` on a partner by hand. Check the node for "
+        "a firewall that drops TCP only, for a hung iperf3 and for CPU load.",
+    ),
     "fleet_below_link_speed": FindingText(
         "All pairs of a network are slower than their links.",
         "Check shared parts: the switch, its settings, and the number of streams. Set `minimum` "
