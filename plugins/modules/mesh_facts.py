@@ -87,7 +87,8 @@ mesh:
     iperf3: {path: /usr/bin/iperf3, version: "3.12"}
     fping: {path: /usr/bin/fping, version: "5.1"}
     busy: []
-    clock: {offset_seconds: 0.013, uncertainty_seconds: 0.03, asked: 1732145600.1, answered: 1732145600.9}
+    clock: {offset_seconds: 0.013, uncertainty_seconds: 0.03, base_seconds: 1731900000.2, asked: 1732145600.1,
+            answered: 1732145600.9}
 """
 
 import contextlib

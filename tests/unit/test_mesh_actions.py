@@ -6,10 +6,17 @@ takes.
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+
 import pytest
 
 from ansible_collections.autopilot.gpu.plugins.action import mesh_facts, mesh_plan
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh.clock_base import (
+    clock_base,
+)
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import hosts as _hosts
 
 
@@ -26,6 +33,20 @@ def test_the_clock_is_that_of_the_quickest_exchange(exchanges, offset, uncertain
     assert mesh_facts.best_of(exchanges) == pytest.approx(
         {"offset_seconds": offset, "uncertainty_seconds": uncertainty}
     )
+
+
+def test_the_base_of_the_clock_is_that_of_the_quickest_exchange():
+    exchanges = [(100.0, 104.0, 102.0, 3.0), (102.0, 105.05, 102.1, 3.5), (103.0, 106.3, 104.0)]
+    assert mesh_facts.best_of(exchanges)["base_seconds"] == 3.5
+
+
+def test_the_program_for_the_host_prints_both_clocks():
+    printed = subprocess.run(
+        [sys.executable, "-c", mesh_facts._PROGRAM], capture_output=True, text=True, check=True
+    ).stdout
+    assert mesh_facts.read(printed) == pytest.approx(time.time(), abs=60)
+    base = mesh_facts.read(printed) - mesh_facts.read(printed, "boot")
+    assert base == pytest.approx(clock_base(), abs=1)
 
 
 @pytest.mark.parametrize(

@@ -859,6 +859,38 @@ def test_one_hang_beside_rates_is_a_warning(hosts, rounds, status):
     assert {code for code, _status in found} == {"iperf3_hung"}
 
 
+def with_a_set_clock(corrected, seconds=3.0):
+    """A run in which the clock of gpu04 was set; what is measured at the wrong time meets nobody."""
+    wrong = set() if corrected else {"gpu04"}
+    world = World(blocked=lambda plane, source, target: bool({source, target} & wrong))
+    first = planned(checks=["iperf3_pairs"])
+    readings = world.readings(first)
+    readings["gpu04"].update(clock_moved_seconds=seconds, clock_corrected=corrected)
+    assert judge.second_pass(first, readings) == []
+    return judge.judge([first], [readings])
+
+
+def test_a_clock_that_was_set_is_no_closed_firewall():
+    judged = with_a_set_clock(corrected=False)
+    assert said(judged) == {
+        ("gpu04", None, "clock_moved", "unknown"),
+        ("gpu04", "eth1", "not_measured", "unknown"),
+        ("gpu04", "eth2", "not_measured", "unknown"),
+    }
+    found = findings_of(judged, "gpu04")
+    finding = found["clock_moved", "unknown"]
+    assert finding.message.startswith("clock was set forward by 3.0 s after the mesh read it; ")
+    assert finding.action == "fix_configuration"
+    assert found["not_measured", "unknown"].message.endswith(
+        "gpu04: its clock moved by +3.0 s after it was read"
+    )
+
+
+def test_a_host_that_kept_to_the_plan_is_measured_though_its_clock_was_set():
+    assert said(with_a_set_clock(corrected=True)) == {("gpu04", None, "clock_moved", "warn")}
+    assert said(with_a_set_clock(corrected=True, seconds=-0.2)) == set()
+
+
 def test_packets_that_arrive_in_the_retest_clear_a_silent_first_pass():
     plans, passes, ends = after_a_dip(0)
     for readings in passes:

@@ -39,10 +39,12 @@ class HostInterface(TypedDict, total=False):
 
 class HostClock(TypedDict, total=False):
     """The offset of a host's clock from the controller's. ``asked`` and ``answered`` are controller
-    times.
+    times. ``base_seconds`` is the host's time at which its boot clock was zero: it changes only if
+    the clock is set.
     """
 
     offset_seconds: float
+    base_seconds: float
     uncertainty_seconds: float
     asked: float
     answered: float
@@ -304,7 +306,17 @@ class WindowReading(TypedDict, total=False):
 #: All readings of a host from one pass. A ``run`` or ``pass`` of the wrong type matches no plan.
 HostReadings = TypedDict(
     "HostReadings",
-    {"run": Any, "pass": Any, "state": str, "reason": str, "windows": List[WindowReading]},
+    {
+        "run": Any,
+        "pass": Any,
+        "state": str,
+        "reason": str,
+        "windows": List[WindowReading],
+        #: Seconds by which the host's clock was set since its offset was read, and whether the host
+        #: moved its windows accordingly.
+        "clock_moved_seconds": float,
+        "clock_corrected": bool,
+    },
     total=False,
 )
 

@@ -38,6 +38,8 @@ Windows = Dict[Tuple[Any, ...], WindowReading]
 #: later one.
 KINDS = ("blocked", "mtu", "loss", "slow", "latency")
 
+#: Seconds by which a clock may be set during a run: the slack at both ends of a pair's legs.
+CLOCK_MOVED = 0.3
 #: Reasons for a missing iperf3 figure that do not tell whether packets arrive.
 _SILENT = ("timeout", "no_route")
 
@@ -120,14 +122,18 @@ class Figures(NamedTuple):
     #: None}.
     silent: Dict[Tuple[int, str], str]
     hung: List[Hung]
+    #: Seconds by which a host's clock was set in a pass, by pass number and host, and whether the
+    #: host moved its windows accordingly.
+    clocks_moved: Dict[Tuple[int, str], Tuple[float, bool]]
 
 
 def gather(plans: Sequence[Plan], passes: Passes) -> Figures:
     """Collect all figures of the passes. Invalid readings count as missing."""
-    found = Figures([], [], [], [], {}, [])
+    found = Figures([], [], [], [], {}, [], {})
     for turn, (plan, collected) in enumerate(zip(plans, passes), 1):
         readings = {host: _of_this_pass(plan, collected.get(host)) for host in plan["hosts"]}
         entries = {host: _windows(host_readings) for host, host_readings in readings.items()}
+        found.clocks_moved.update(_moved_clocks(turn, readings))
         ping, pairs = plan.get("ping"), plan.get("pairs")
         if ping:
             _gather_pings(found, plan, ping, turn, entries)
@@ -136,6 +142,17 @@ def gather(plans: Sequence[Plan], passes: Passes) -> Figures:
         silent = [host for host in _taking_part(plan) if not _has_answered(readings[host])]
         found.silent.update({(turn, host): readings[host].get("reason", "") for host in silent})
     return _best_of_pass(found)
+
+
+def _moved_clocks(
+    turn: int, readings: Mapping[str, HostReadings]
+) -> Dict[Tuple[int, str], Tuple[float, bool]]:
+    found = {}
+    for host, own in readings.items():
+        moved = number(own.get("clock_moved_seconds")) or 0.0
+        if abs(moved) > CLOCK_MOVED:
+            found[turn, host] = (moved, own.get("clock_corrected") is True)
+    return found
 
 
 def _best_of_pass(found: Figures) -> Figures:
@@ -300,7 +317,9 @@ _End = Tuple[str, Optional[WindowReading]]
 
 
 def _gather_pair(found: Figures, plane: str, turn: int, client: _End, server: _End) -> None:
-    troubles = {host: _trouble(window) for host, window in (client, server)}
+    troubles = {
+        host: _trouble(window) or _off_clock(found, turn, host) for host, window in (client, server)
+    }
     legs = (client[1] or WindowReading()).get("legs", PairLegs())
     got = [
         _leg(plane, client[0], server[0], turn, legs.get("transmit", DirectionReading())),
@@ -338,6 +357,12 @@ def _gather_pair(found: Figures, plane: str, turn: int, client: _End, server: _E
                 found.handshakes.append(
                     SeenHandshake(plane, source, target, turn, heard.get("heard", 0))
                 )
+
+
+def _off_clock(found: Figures, turn: int, host: str) -> Optional[str]:
+    """The reason why a host whose clock was set met nobody; None if its windows were on time."""
+    moved, is_corrected = found.clocks_moved.get((turn, host), (0.0, True))
+    return None if is_corrected else f"its clock moved by {moved:+.1f} s after it was read"
 
 
 def _count_hung(found: Figures, hung: Hung) -> None:

@@ -172,6 +172,8 @@ def _results(view: View, host: str, causes: Sequence[Explained]) -> List[CheckRe
         ]
         # A cause that figures of both checks show is a finding of both checks.
         findings += [finding for explained, finding in host_findings if check in explained.checks]
+        if check == view.plan["checks"][-1]:
+            findings += _clock_moved(view, host)
         severe = [
             explained for explained, finding in host_findings if finding.status in (UNKNOWN, FAIL)
         ]
@@ -308,6 +310,32 @@ def _undecided(view: View, explained: Explained) -> Finding:
         NODE,
         evidence_of(view, explained),
     )
+
+
+def _clock_moved(view: View, host: str) -> List[Finding]:
+    """The finding about a clock that was set during the run: a warning if the host moved its
+    windows by as much.
+    """
+    moved = [
+        of_pass for (_turn, name), of_pass in view.figures.clocks_moved.items() if name == host
+    ]
+    if not moved:
+        return []
+    seconds, _is_corrected = max(moved, key=lambda one: abs(one[0]))
+    is_corrected = all(corrected for _seconds, corrected in moved)
+    way = "forward" if seconds > 0 else "back"
+    effect = (
+        "the host kept to the plan by its boot clock"
+        if is_corrected
+        else "the host measured at the wrong time"
+    )
+    message = (
+        f"clock was set {way} by {abs(seconds):.1f} s after the mesh read it; {effect}; check NTP or "
+        "chrony for steps"
+    )
+    evidence = {"moved_seconds": round(seconds, 3), "corrected": is_corrected}
+    status = WARN if is_corrected else UNKNOWN
+    return [Finding("clock_moved", status, message, "fix_configuration", NODE, evidence)]
 
 
 def _unmeasured(

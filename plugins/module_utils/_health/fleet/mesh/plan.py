@@ -120,6 +120,7 @@ def shares(plan: Plan, secret: bytes) -> Dict[str, Share]:
                 "start": start,
                 "lifetime": plan["seconds"] + _UNCOLLECTED,
                 "windows": own,
+                "clock_base": clock.get("base_seconds") if clock else None,
             }
     return found
 
@@ -441,6 +442,8 @@ Share = TypedDict(
         "start": float,
         "lifetime": float,
         "windows": List[Union[PingWindow, PairWindow]],
+        #: See `HostClock`; None if it was not read.
+        "clock_base": Optional[float],
     },
 )
 

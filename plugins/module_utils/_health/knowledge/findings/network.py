@@ -116,6 +116,12 @@ FINDINGS: Dict[str, FindingText] = {
         "The node's clock is off by more than a second.",
         "Check `chronyc tracking` or `timedatectl`.",
     ),
+    "clock_moved": FindingText(
+        "The node's clock was set during the mesh, which is scheduled by clock: `warn` if the node "
+        "kept to the plan by its boot clock, `unknown` if its pairs were missed.",
+        "Check `chronyc tracking` or `timedatectl`: NTP must adjust the clock gradually after boot, "
+        "and nothing else may set it.",
+    ),
     "clock_not_read": FindingText(
         "The node's clock could not be read precisely enough for the mesh.",
         "Run the check again. The usual reason is a slow connection to the node, such as a jump "
