@@ -45,7 +45,8 @@ options:
   group_by:
     description:
       - Names of inventory variables that tell where a host is. The first one that any host has
-        forms the groups.
+        forms the groups. Hosts without it are grouped by what M(autopilot.gpu.mesh_facts) found out
+        about their place in the network.
       - Rounds then alternate between pairs within groups and pairs across groups.
     type: list
     elements: str

@@ -1252,6 +1252,19 @@ def test_a_host_that_was_only_in_the_mesh_is_judged_by_it():
     }
 
 
+@pytest.mark.parametrize("check_mode", [False, True])
+@pytest.mark.parametrize("is_grouped", [False, True])
+def test_the_summary_has_a_hint_where_hosts_have_no_group(check_mode, is_grouped):
+    first = planned()
+    if not is_grouped:
+        first["groups"] = [""] * 8
+    run = identify_run("r", "preflight", 0.0, 1.0, check_mode)
+    answers = [NodeAnswer(name) for name in first["hosts"]]
+    lines = [line.text for line in console.lines_of(judge_run(run, answers, Policy(), [first]))]
+    hints = [line for line in lines if line.startswith("  mesh: 8 of 8 hosts have no group, ")]
+    assert len(hints) == (not is_grouped)
+
+
 def test_check_mode_keeps_what_is_known_without_running():
     """No carrier on one network, and the other would be measured."""
     first = planned(found=fleet(changes={"gpu03": {"carrier": False}}))

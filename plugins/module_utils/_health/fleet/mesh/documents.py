@@ -55,6 +55,19 @@ class HostTool(TypedDict, total=False):
     error: Any
 
 
+class HostTopology(TypedDict):
+    """The group of a host in the network, and how the host knows it: one of `TOPOLOGY_SOURCES`."""
+
+    source: str
+    group: str
+
+
+#: How a host may know its group: the neighbour of its first data interface, the leaf switch of its
+#: first InfiniBand port, the metadata of Google's cloud.
+TOPOLOGY_SOURCES = ("lldp", "infiniband", "gcp")
+_LONGEST_GROUP = 200
+
+
 class HostFacts(TypedDict, total=False):
     """Facts of a host that the plan needs. ``wanted`` lists the interfaces that the operator named
     for the host; ``busy`` holds the findings that say why its GPUs are not idle.
@@ -69,6 +82,7 @@ class HostFacts(TypedDict, total=False):
     busy: List[Any]
     gate_seconds: float
     wanted: List[str]
+    topology: HostTopology
 
 
 _USE_UNKNOWN = Finding(
@@ -89,6 +103,13 @@ def read_facts(value: Any) -> Optional[HostFacts]:
         addresses = map(_reachable, interface.get("addresses", []))
         interface["addresses"] = [address for address in addresses if address is not None]
     facts["interfaces"] = named
+    topology = facts.get("topology")
+    if topology and (
+        topology["source"] not in TOPOLOGY_SOURCES
+        or not 0 < len(topology["group"]) <= _LONGEST_GROUP
+        or not topology["group"].isprintable()
+    ):
+        del facts["topology"]
     if value.get("busy") and "busy" not in facts:
         facts["busy"] = [_USE_UNKNOWN.to_dict()]
     return facts
@@ -202,6 +223,9 @@ Plan = TypedDict(
         "hosts": List[str],
         "groups": List[str],
         "group_by": Optional[str],
+        #: Where the groups are from: ``labels``, one of `TOPOLOGY_SOURCES`, or both; None without
+        #: groups.
+        "group_source": Optional[str],
         "planes": List[Plane],
         "together": bool,
         "clocks": List[Optional[HostClock]],
@@ -217,6 +241,10 @@ Plan = TypedDict(
 )
 
 
+#: Members that plans of earlier versions lack.
+_MAY_LACK = ("group_source",)
+
+
 def read_plan(value: Any) -> Plan:
     """Decode a plan from JSON. The plan's lists are indexed by place, so a partial plan would
     assign readings to wrong hosts: raises ValueError if a member is missing or lost a value.
@@ -225,7 +253,8 @@ def read_plan(value: Any) -> Plan:
     unlike = [
         name
         for name in Plan.__annotations__
-        if name not in plan or mapping(plan)[name] != given[name]
+        if (name in given or name not in _MAY_LACK)
+        and (name not in plan or mapping(plan)[name] != given[name])
     ]
     if unlike:
         raise ValueError(f"the plan has unreadable {', '.join(unlike)}")

@@ -28,6 +28,7 @@ from .documents import (
     PlaneMember,
     PlannedFinding,
 )
+from .groups import group_hosts
 from .view import CHECKS, IPERF, PING
 
 Facts = Optional[HostFacts]
@@ -106,7 +107,7 @@ class Members:
         self.hosts = sorted(hosts, key=natural)
         self.facts = [hosts[host] for host in self.hosts]
         self.clocks = [clock_of(facts) for facts in self.facts]
-        self.groups = [str(settings.group_of.get(host) or "") for host in self.hosts]
+        self.groups, self.group_source = group_hosts(self.hosts, self.facts, settings.group_of)
         self.left_out: List[LeftOut] = []
         family = settings.options.get(PING, {}).get("family", "auto")
         self._families = (4, 6) if family == "auto" else (int(family),)

@@ -64,6 +64,7 @@ def make(hosts: Mapping[str, Facts], settings: MeshSettings, now: float, run: st
         "hosts": members.hosts,
         "groups": members.groups,
         "group_by": settings.group_by,
+        "group_source": members.group_source,
         "planes": members.planes,
         "together": settings.together,
         "clocks": members.clocks,
