@@ -38,13 +38,15 @@ class ActionModule(on_node.OnNode):
         # The virtualenv that it is in may not be installed yet in check mode.
         if arguments.get("python") and not self._task.check_mode:
             variables["ansible_python_interpreter"] = arguments["python"]
+        began = time.monotonic()
         result.update(self._execute_module(module_args=arguments, task_vars=variables))
+        spent = round(time.monotonic() - began, 3)
         facts = result.get("mesh")
         if not isinstance(facts, dict):
             return result
         try:
             clock = best_of([self._exchange() for _turn in range(_READS)])
-            facts["clock"] = dict(clock, asked=asked, answered=time.time())
+            facts["clock"] = dict(clock, asked=asked, answered=time.time(), spent_seconds=spent)
         except (AnsibleError, ValueError) as error:
             facts.update(clock=None, clock_error=f"the host's clock could not be read: {error}")
         return result

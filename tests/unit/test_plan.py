@@ -932,6 +932,38 @@ def test_pings_keep_to_what_the_fleet_may_send(hosts, budget):
     assert (ping["count"], ping["big_count"]) == (20, 3)
 
 
+@pytest.mark.parametrize(
+    "budget, peers, limit", [(100000, 32, None), (2000, 21, 21), (600, 6, 6), (100, 4, 4)]
+)
+def test_the_pings_of_a_large_fleet_take_a_minute_at_most(budget, peers, limit):
+    """Fewer peers, as the plan says, but enough to tell a host from its partners."""
+    made = make(
+        {f"n{number}": facts(number) for number in range(1, 101)},
+        ping={"packets_per_second": budget},
+        checks=["ping_mesh"],
+    )
+    assert {len(some) for lists in made["ping"]["peers"] for some in lists} <= {peers - 1, peers}
+    assert made["ping"].get("peers_limit") == limit
+    assert made["ping"]["seconds"] <= 60 or peers == 4
+    assert read_plan(json.loads(json.dumps(made))) == made
+
+
+def test_hosts_keep_their_readings_as_long_as_collecting_may_take():
+    assert make(fleet(4))["uncollected_seconds"] == 600
+    made = make(fleet(4), lead_seconds=500.0)
+    assert made["uncollected_seconds"] == 2300
+    assert {share["lifetime"] for share in plan.shares(made, b"secret").values()} == {
+        made["seconds"] + 2300
+    }
+
+
+def test_a_plan_of_an_earlier_version_is_read():
+    made = make(fleet(4))
+    for name in ("group_source", "uncollected_seconds"):
+        del made[name]
+    assert read_plan(json.loads(json.dumps(made))) == made
+
+
 def test_a_large_fleet_pings_a_sample():
     made = make({f"n{number}": facts(number) for number in range(1, 201)}, checks=["ping_mesh"])
     assert {len(some) for lists in made["ping"]["peers"] for some in lists} == {32}

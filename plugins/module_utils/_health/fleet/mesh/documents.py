@@ -39,8 +39,8 @@ class HostInterface(TypedDict, total=False):
 
 class HostClock(TypedDict, total=False):
     """The offset of a host's clock from the controller's. ``asked`` and ``answered`` are controller
-    times. ``base_seconds`` is the host's time at which its boot clock was zero: it changes only if
-    the clock is set.
+    times, between which the module that reads the facts took ``spent_seconds``. ``base_seconds`` is
+    the host's time at which its boot clock was zero: it changes only if the clock is set.
     """
 
     offset_seconds: float
@@ -48,6 +48,7 @@ class HostClock(TypedDict, total=False):
     uncertainty_seconds: float
     asked: float
     answered: float
+    spent_seconds: float
 
 
 class HostTool(TypedDict, total=False):
@@ -168,6 +169,9 @@ class PlannedPings(TypedDict, total=False):
     period_ms: float
     big_count: int
     peers: List[List[List[int]]]
+    #: Peers of a host on each plane where these are fewer than the option says, so that the pings
+    #: do not take too long.
+    peers_limit: int
 
 
 class PlannedRound(TypedDict):
@@ -236,13 +240,15 @@ Plan = TypedDict(
         "ping": Optional[PlannedPings],
         "pairs": Optional[PlannedPairs],
         "seconds": float,
+        #: Seconds after the last window for which a host keeps its readings.
+        "uncollected_seconds": float,
     },
     total=False,
 )
 
 
 #: Members that plans of earlier versions lack.
-_MAY_LACK = ("group_source",)
+_MAY_LACK = ("group_source", "uncollected_seconds")
 
 
 def read_plan(value: Any) -> Plan:

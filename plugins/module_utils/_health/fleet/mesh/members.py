@@ -268,6 +268,9 @@ class Members:
             finding = Finding("not_in_mesh", UNKNOWN, message, "watch")
         elif len(self.hosts) == 1:
             finding = Finding("no_partner", SKIP, "the only host: no partner to measure with")
+        elif facts.get("error", {}).get("reason") == "late":
+            message = f"excluded from the mesh: {facts['error'].get('message')}"
+            finding = Finding("not_in_mesh", UNKNOWN, message, "watch")
         elif "error" in facts:
             error = facts["error"]
             why = "" if error.get("reason") == "twin" else "its interfaces could not be read: "

@@ -104,8 +104,8 @@ FINDINGS: Dict[str, FindingText] = {
         "Run the check again. If the node stays silent, check the node.",
     ),
     "not_in_mesh": FindingText(
-        "The node took no part in the mesh: it was unreachable, or did not report its interfaces "
-        "and tools.",
+        "The node took no part in the mesh: it was unreachable, did not report its interfaces and "
+        "tools, or answered so slowly that it would have been started too late.",
         "Resolve the node's other findings, then run the check again.",
     ),
     "no_partner": FindingText(

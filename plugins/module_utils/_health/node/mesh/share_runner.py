@@ -180,7 +180,9 @@ class ShareRunner:
         window = one.window
         lateness = time.monotonic() - one.opens
         if lateness > window.get("handshake_seconds", _LATE):
-            one.fail(programs.error("late", f"this node was {lateness:.1f} s late for this window"))
+            started = "started late: " if self._late > 0 else ""
+            words = f"{started}this node was {lateness:.1f} s late for this window"
+            one.fail(programs.error("late", words))
             return
         trouble = windows.missing(window, self._tools)
         if trouble:
