@@ -13,6 +13,7 @@ import uuid
 from ansible import constants as C
 from ansible import context
 from ansible.errors import AnsibleError
+from ansible.module_utils.parsing.convert_bool import boolean
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.iperf3_pairs import (
@@ -28,6 +29,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.l
     Launch,
     estimate_launch,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.rails import AUTO
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.view import (
     CHECKS,
     IPERF,
@@ -44,7 +46,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
 _OPTIONS: dict[str, dict[str, t.Any]] = {
     "checks": {"type": "list", "elements": "str", "default": []},
     "rounds": {"type": "raw", "default": 5},
-    "together": {"type": "bool", "default": False},
+    "together": {"type": "raw", "default": "auto"},
     "seed": {"type": "int"},
     "group_by": {"type": "list", "elements": "str", "default": ["rack", "switch", "zone"]},
     "confirm": {"type": "bool", "default": True},
@@ -165,6 +167,9 @@ class ActionModule(_once.Once):
             peers = (made["ping"] or {}).get("peers_limit")
             few = f", only {peers} ping peers each so that pings take a minute" if peers else ""
             screen.show(f"{title}: {plan.plan_text(description)}{few}, starts in {lead:.0f} s")
+            if len(made["planes"]) > 1 and title == "mesh":
+                order = "at the same time" if made["together"] else "in turn"
+                screen.show(f"{title}: networks {order} ({made['together_why']})")
         return {
             "plan": made,
             "shares": shares,
@@ -232,7 +237,7 @@ def settings_of(options: dict[str, t.Any]) -> plan.MeshSettings:
         checks=[name for name in CHECKS if name in names],
         rounds=of_plan.get("rounds", _rounds(options["rounds"])),
         plane_class=of_plan.get("plane"),
-        together=options["together"],
+        together=_together(options["together"]),
         seed=options["seed"] if options["seed"] is not None else int(time.time()),
         options=of_checks,
     )
@@ -252,6 +257,16 @@ def _options_of(name: str, given: t.Any) -> tuple[dict[str, t.Any], dict[str, t.
 def _rounds(given: t.Any) -> t.Any:
     """The number of rounds; a template returns it as text."""
     return int(given) if isinstance(given, str) and given.isdecimal() else given
+
+
+def _together(given: t.Any) -> bool | str:
+    """``auto``, or a truth value in any of Ansible's spellings; ValueError for others."""
+    if isinstance(given, str) and given.strip().lower() == AUTO:
+        return AUTO
+    try:
+        return bool(boolean(given))
+    except TypeError as error:
+        raise ValueError(f"together: {given!r} is invalid; expected true, false or auto") from error
 
 
 def _forks() -> int:

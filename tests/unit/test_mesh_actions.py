@@ -104,13 +104,28 @@ def test_without_options_both_checks_are_planned():
     assert (made.checks, made.rounds, made.together, made.plane_class) == (
         ["ping_mesh", "iperf3_pairs"],
         5,
-        False,
+        "auto",
         None,
     )
     assert (
         made.options["ping_mesh"]["count"] == 20
         and made.options["iperf3_pairs"]["ports"] == "5200-5299"
     )
+
+
+@pytest.mark.parametrize(
+    "given, together",
+    [
+        (True, True),
+        ("True", True),
+        ("no", False),
+        (False, False),
+        ("auto", "auto"),
+        ("Auto ", "auto"),
+    ],
+)
+def test_networks_together_in_turn_or_as_the_hosts_can(given, together):
+    assert settings(together=given).together == together
 
 
 def test_names_of_other_checks_and_their_options_are_passed_over():
@@ -153,7 +168,7 @@ def test_rounds_may_come_as_text_and_a_list_too():
         ({"rounds": 0}, "rounds: 0 is invalid; expected a positive integer or 'all'"),
         ({"rounds": "some"}, "rounds: 'some' is invalid; expected a positive integer or 'all'"),
         ({"checks": ["pings"]}, "checks: unsupported check 'pings' (did you mean 'ping'?)"),
-        ({"together": "perhaps"}, "together: 'perhaps' is invalid; expected true or false"),
+        ({"together": "perhaps"}, "together: 'perhaps' is invalid; expected true, false or auto"),
         (
             {"options": {"iperf3": {}}},
             "options: unsupported check 'iperf3' (did you mean 'iperf'?)",

@@ -138,6 +138,24 @@ def test_a_network_card_has_its_model_and_its_place_on_the_pci_bus(host):
     assert "model" not in interfaces.interfaces(built)[0], "the sysfs of another namespace"
 
 
+@pytest.mark.parametrize(
+    "cpuinfo, hypervisor, virtual",
+    [
+        ("processor\t: 0\nflags\t\t: fpu vme hypervisor lahf_lm\n", None, True),
+        ("processor\t: 0\nflags\t\t: fpu vme lahf_lm\nbugs\t: hypervisor\n", None, False),
+        ("processor\t: 0\nFeatures\t: fp asimd\n", "xen\n", True),
+        ("processor\t: 0\nFeatures\t: fp asimd\n", None, None),
+        (None, None, None),
+    ],
+)
+def test_a_virtual_machine_is_recognised(tmp_path, cpuinfo, hypervisor, virtual):
+    for path, text in (("proc/cpuinfo", cpuinfo), ("sys/hypervisor/type", hypervisor)):
+        if text:
+            (tmp_path / path).parent.mkdir(parents=True)
+            (tmp_path / path).write_text(text)
+    assert Host(str(tmp_path)).is_virtual() is virtual
+
+
 @pytest.mark.parametrize("mark", ["tentative", "deprecated", "dadfailed", "temporary"])
 def test_an_address_that_is_not_settled_is_none(host, mark):
     assert (

@@ -23,12 +23,14 @@ class HostAddress(TypedDict):
 
 class HostInterface(TypedDict, total=False):
     """A network interface of a host. ``speed`` in bits/s, ``mtu`` in bytes; None where unknown.
-    ``model`` is the PCI vendor and device of the network card, such as ``15b3:1021``.
+    ``model`` is the PCI vendor and device of the network card, such as ``15b3:1021``; ``pci`` has
+    the PCI addresses from the host bridge to the card.
     """
 
     name: str
     kind: str
     model: Optional[str]
+    pci: List[str]
     up: bool
     carrier: Optional[bool]
     mtu: Optional[int]
@@ -84,6 +86,9 @@ class HostFacts(TypedDict, total=False):
     gate_seconds: float
     wanted: List[str]
     topology: HostTopology
+    #: Cores that a process may use, and whether the host is a virtual machine (None: unknown).
+    cores: Unsigned
+    virtual: Optional[bool]
 
 
 _USE_UNKNOWN = Finding(
@@ -232,6 +237,8 @@ Plan = TypedDict(
         "group_source": Optional[str],
         "planes": List[Plane],
         "together": bool,
+        #: Why the planes are measured together or in turn.
+        "together_why": str,
         "clocks": List[Optional[HostClock]],
         "checks": List[str],
         "options": Dict[str, Dict[str, Any]],
@@ -248,7 +255,7 @@ Plan = TypedDict(
 
 
 #: Members that plans of earlier versions lack.
-_MAY_LACK = ("group_source", "uncollected_seconds")
+_MAY_LACK = ("group_source", "uncollected_seconds", "together_why")
 
 
 def read_plan(value: Any) -> Plan:

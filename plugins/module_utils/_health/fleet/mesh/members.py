@@ -88,8 +88,8 @@ class MeshSettings(NamedTuple):
     #: Class of the automatically chosen interfaces: ``data`` (or None), those without the default
     #: route if there are any; ``mgmt``, the one with the default route.
     plane_class: Optional[str] = None
-    #: True if all planes carry traffic at the same time.
-    together: bool = False
+    #: True if all planes carry traffic at the same time; ``auto``: where the hosts can carry it.
+    together: Union[bool, str] = False
     seed: int = 0
     #: Group of each host by name, and the kind of group (``rack``).
     group_of: Mapping[str, str] = {}

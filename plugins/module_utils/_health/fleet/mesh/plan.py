@@ -17,6 +17,7 @@ from ...node.checks.iperf3_pairs import port_range
 from .documents import Plan, PlanDescription, PlannedPairs, PlannedPings
 from .launch import estimate_launch
 from .members import Facts, Members, MeshSettings, member_at
+from .rails import AUTO, measured_together
 from .schedule import disjoint_rounds, ping_peers, sampled_rounds
 from .view import CHECKS, IPERF, PING
 
@@ -61,6 +62,9 @@ def make(hosts: Mapping[str, Facts], settings: MeshSettings, now: float, run: st
     validate_settings(settings)
     members = Members(hosts, settings)
     able = {check: members.able(check) for check in CHECKS if check in settings.checks}
+    together, together_why = measured_together(
+        settings.together, members.hosts, members.facts, members.planes
+    )
     plan: Plan = {
         "run": run,
         "pass": 1,
@@ -71,7 +75,8 @@ def make(hosts: Mapping[str, Facts], settings: MeshSettings, now: float, run: st
         "group_by": settings.group_by,
         "group_source": members.group_source,
         "planes": members.planes,
-        "together": settings.together,
+        "together": together,
+        "together_why": together_why,
         "clocks": members.clocks,
         "checks": list(able),
         "options": {check: dict(settings.options.get(check, {})) for check in CHECKS},
@@ -241,6 +246,10 @@ def validate_settings(settings: MeshSettings) -> None:
         raise ValueError(f"rounds: {rounds!r} is invalid; expected a positive integer or 'all'")
     if settings.plane_class not in (None, "data", "mgmt"):
         raise ValueError(f"plane: {settings.plane_class!r} is invalid; expected data or mgmt")
+    if settings.together not in (True, False, AUTO):
+        raise ValueError(
+            f"together: {settings.together!r} is invalid; expected true, false or auto"
+        )
     for host, names in settings.interfaces.items():
         if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
             raise ValueError(

@@ -6,10 +6,12 @@ and whether its GPUs are in use. Read on the host; changes nothing.
 
 from __future__ import annotations
 
+import os
 import time
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 from ..system import fping, interfaces, iperf3, programs
+from ..system.host import Host
 from ..system.programs import ProgramReading
 from ..framework import busy_gate
 from ..system.bounded import Child, ReportPipe, end, wait
@@ -33,6 +35,9 @@ class MeshFacts(interfaces.HostNetwork, total=False):
     gate_seconds: float
     #: Missing if the host cannot tell its place in the network.
     topology: TopologyReading
+    #: Cores that a process may use, and whether this is a virtual machine (None: unknown).
+    cores: int
+    virtual: Optional[bool]
 
 
 def look(settings: HostSettings, ask_gate: bool) -> MeshFacts:
@@ -66,6 +71,8 @@ def look(settings: HostSettings, ask_gate: bool) -> MeshFacts:
         "iperf3": told["iperf3"] or _hung(troubles["iperf3"]),
         "fping": told["fping"] or _hung(troubles["fping"]),
         "gate_seconds": gate_seconds,
+        "cores": len(os.sched_getaffinity(0)),
+        "virtual": Host(settings.host_root).is_virtual(),
         "busy": busy
         if isinstance(busy, list)
         else [finding.to_dict() for finding in troubles.get("busy", [])],
