@@ -764,6 +764,21 @@ def test_a_port_at_half_speed_or_less_is_a_fault_and_a_population_is_none(change
     assert speeds_said(fleet(changes=changes)) == expected
 
 
+@pytest.mark.parametrize(
+    "slow_hosts, model, status",
+    [(3, None, "fail"), (5, None, "warn"), (5, "15b3:1021", "fail"), (6, None, "warn")],
+)
+def test_many_hosts_at_half_speed_may_be_another_kind_of_host(slow_hosts, model, status):
+    names = [f"gpu{number:02d}" for number in range(1, 33)]
+    found = {name: facts(name) for name in names}
+    for place, name in enumerate(names):
+        found[name]["interfaces"][0].update(
+            {"model": model}, **(HALF if place < slow_hosts else {})
+        )
+    said = {status for _host, status, _action in speeds_said(found, hosts=32)}
+    assert said == {status}
+
+
 def test_all_hosts_of_a_rack_at_half_speed_are_a_matter_of_the_rack():
     found = fleet(changes={name: HALF for name in NAMES[:2]})
     assert {status for _host, status, _action in speeds_said(found, racks=4)} == {"warn"}

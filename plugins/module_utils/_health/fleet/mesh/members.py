@@ -74,6 +74,9 @@ _MOST, _NEARLY_ALL = 0.5, 0.75
 #: Share of the usual link speed up to which a port counts as trained down: a link that loses lanes
 #: or falls back to an older rate runs at half its speed or less.
 _TRAINED_DOWN = 0.5
+#: Number and share of hosts with the same low speed from which they count as a kind of their own,
+#: unless their network cards are known to be those of the others.
+_KIND, _KIND_SHARE = 3, 0.15
 
 
 class MeshSettings(NamedTuple):
@@ -229,13 +232,18 @@ class Members:
         self, place: int, members: Mapping[int, PlaneMember], usual_places: Set[int]
     ) -> bool:
         """True if a slow link has another explanation than the port: no host with the usual speed
-        has the same network card, or all hosts of its group have the same speed.
+        has the same network card, so many hosts have this speed that they may be of another kind,
+        or all hosts of its group have it.
         """
         model = self._model(place, members[place]["interface"])
         usual_models = {
             self._model(other, members[other]["interface"]) for other in usual_places
         } - {None}
         if model and usual_models and model not in usual_models:
+            return True
+        equal = sum(member["speed"] == members[place]["speed"] for member in members.values())
+        is_known = model and model in usual_models
+        if not is_known and equal >= max(_KIND, _KIND_SHARE * len(members)):
             return True
         group = self.groups[place]
         alike = [other for other in members if group and self.groups[other] == group]
