@@ -17,7 +17,7 @@ from .documents import HostFacts
 
 #: Shortest time in seconds from a plan to its first window; the share and the seconds by which an
 #: estimate may be wrong.
-LEAST_LEAD, _MARGIN, _SPARE = 5.0, 1.3, 3.0
+LEAST_LEAD, _MARGIN, _SPARE = 5.0, 1.2, 3.0
 #: Seconds to hand a task to a fork: 5 to 15 milliseconds, measured with ansible-core 2.18 and 2.19.
 _DISPATCH = 0.02
 #: A host is late if it takes longer than this, in seconds and as a multiple of the median; not if
