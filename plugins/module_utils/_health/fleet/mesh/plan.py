@@ -223,7 +223,8 @@ def follow_up(
     ping = _ping(peers, plan["options"][PING], count)
     rounds = [
         some
-        for one in disjoint_rounds(_few_each(able(IPERF)), plan["together"])
+        # One plane of a host at a time, whatever its planes share.
+        for one in disjoint_rounds(_few_each(able(IPERF)))
         for some in lightly_loaded(one, plan["groups"], _HOSTS_EACH)
     ][:_ROUNDS_AGAIN]
     pairs = _pairs(
