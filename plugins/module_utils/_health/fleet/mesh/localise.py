@@ -66,6 +66,9 @@ AT_TIMES, GROUP_SHARE = 0.3, 0.4
 BY_CHANCE = 0.05
 #: The same for the choice of what the retest measures again.
 SUSPECT = 0.3
+#: Factor for the chance of parts that are bad only in a share of their measurements: the background
+#: is not the same everywhere.
+UNEVEN = 10
 #: The background above which a single bad pair proves nothing, and the number of measurements that
 #: show it.
 CLEAN, LEAST_STRAY = 0.08, 20
@@ -483,8 +486,8 @@ class _Localiser:
                     for kind, counts in tally.items()
                 )
                 chance = max(chance, tail(sick, pairs, likely / pairs))
-            if by_pair and bad < (1.5 if part.scope == INTERFACE else 2) * expected:
-                chance = 1.0  # hosts and paths are not all loaded alike
+            if by_pair:  # hosts and paths are not all loaded alike
+                chance = 1.0 if bad < 2 * expected else min(1.0, chance * UNEVEN)
             least = min(least, chance)
         among = len(self.groups_of[part.plane] - {""})
         like_it = len(self.groups_of) * (
