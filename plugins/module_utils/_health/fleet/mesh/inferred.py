@@ -1,63 +1,69 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Infer groups of hosts that nobody labelled, from the figures of the retest. Pure."""
+"""Infer groups of hosts that nobody labelled, from the rates between them. Pure."""
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Mapping, Sequence, Set, Tuple
+from typing import Dict, Iterable, List, Set, Tuple
 
-from .localise import INTERFACE, NODE, SUSPECT, localise
 from .observation import Observation
 
-#: Group of the hosts that are in no inferred group.
-OTHERS = "the others"
+#: Minimum share of bad pairs between two inferred groups, and of the hosts that are in one.
+_APART, _MOST = 0.9, 0.5
 
 
-def inferred_groups(
-    first: Iterable[Observation],
-    second: Iterable[Observation],
-    hosts: Sequence[str],
-    groups: Mapping[str, str],
-) -> Dict[str, str]:
-    """Groups of hosts without a label: suspects of the first pass that are good with each other in
-    the retest share an uplink, whereas broken hosts are bad with everybody. Empty if there are none.
+def inferred_groups(rates: Iterable[Observation]) -> Dict[str, str]:
+    """Groups of hosts whose pairs are always good, whereas nearly all pairs between two groups are
+    bad: their network is slow, and not one of them. A broken host is bad with everybody, and flows
+    that share an uplink by chance are bad between any two. Empty if there are no such groups.
     """
-    again = [one for one in second if one.directed]
-    if not again:
+    on_planes: Dict[str, List[Observation]] = {}
+    for one in rates:
+        if one.directed:
+            on_planes.setdefault(one.plane, []).append(one)
+    for _plane, seen in sorted(on_planes.items()):
+        found = _groups_on(seen)
+        if found:
+            return found
+    return {}
+
+
+def _groups_on(seen: List[Observation]) -> Dict[str, str]:
+    parts = _parts(seen)
+    large = [part for part in parts if len(part) > 1]
+    group_of = {host: f"{min(part)} and {len(part) - 1} more" for part in large for host in part}
+    hosts = {host for one in seen for host in (one.source, one.target)}
+    between = [
+        one
+        for one in seen
+        if group_of.get(one.source, "") != group_of.get(one.target, "")
+        and one.source in group_of
+        and one.target in group_of
+    ]
+    is_apart = sum(one.bad for one in between) >= _APART * len(between) > 0
+    if len(large) < 2 or len(group_of) < _MOST * len(hosts) or not is_apart:
         return {}
-    suspects = {
-        (one.plane, node)
-        for cause in localise(list(first), groups, SUSPECT)
-        if cause.scope in (NODE, INTERFACE)
-        for one in cause.bad
-        for node in cause.nodes
-        if not groups.get(node)
-    }
-    good: Dict[Tuple[str, str, str], List[bool]] = {}
-    for one in again:
-        if {(one.plane, one.source), (one.plane, one.target)} <= suspects:
-            good.setdefault((one.plane, *sorted((one.source, one.target))), []).append(
-                one.tally[0] == 0
-            )
+    return group_of
+
+
+def _parts(seen: List[Observation]) -> List[Set[str]]:
+    """The hosts that are connected by pairs with good rates only, both ways."""
+    good: Dict[Tuple[str, ...], bool] = {}
+    for one in seen:
+        ends = tuple(sorted((one.source, one.target)))
+        good[ends] = good.get(ends, True) and one.tally[0] == 0
     root: Dict[str, str] = {}
 
-    def find(node: str) -> str:
-        while root.setdefault(node, node) != node:
-            node = root[node]
-        return node
+    def find(host: str) -> str:
+        while root.setdefault(host, host) != host:
+            host = root[host]
+        return host
 
-    for (_plane, node, other), ways in good.items():
-        if all(ways):
-            root[find(node)] = find(other)
+    for (first, second), is_good in good.items():
+        one, other = find(first), find(second)
+        if is_good:
+            root[one] = other
     parts: Dict[str, Set[str]] = {}
-    for node in root:
-        parts.setdefault(find(node), set()).add(node)
-    found = {
-        node: f"{min(part)} and {len(part) - 1} more"
-        for part in parts.values()
-        if len(part) > 1
-        for node in part
-    }
-    if found and not any(groups.values()):
-        found.update({host: OTHERS for host in hosts if host not in found})
-    return found
+    for host in list(root):
+        parts.setdefault(find(host), set()).add(host)
+    return list(parts.values())

@@ -92,22 +92,17 @@ class View:
             host: group for host, group in zip(self.plan["hosts"], self.plan["groups"]) if group
         }
         self.figures: Figures = gather(plans, passes)
-        silent = self.figures.silent
         self.references = References(self.plan, self.figures.legs, self.groups)
         self._observe()
-        #: Groups of unlabelled hosts that the figures of the retest show, by host.
-        self.inferred: Dict[str, str] = inferred_groups(
-            self.first.rate.values(), self.second.rate.values(), self.plan["hosts"], self.groups
+        #: Groups of unlabelled hosts that the rates show, by host.
+        self.inferred: Dict[str, str] = (
+            {} if self.groups else inferred_groups(self._both_passes().rate.values())
         )
         if self.inferred:
             self.groups.update(self.inferred)
             self.references = References(self.plan, self.figures.legs, self.groups)
             self._observe()
-        self.observed: Observed = merged(
-            self.first,
-            self.second,
-            [host for turn, host in silent if turn == 2 and (1, host) not in silent],
-        )
+        self.observed = self._both_passes()
         passes_seen = [
             family for observed in (self.first, self.second) for family in self.families(observed)
         ]
@@ -139,6 +134,11 @@ class View:
         self.places = {host: place for place, host in enumerate(self.plan["hosts"])}
         self.causes_by_node: Dict[str, List[Cause]] = {}
         self.paths: List[Cause] = []
+
+    def _both_passes(self) -> Observed:
+        silent = self.figures.silent
+        gone = [host for turn, host in silent if turn == 2 and (1, host) not in silent]
+        return merged(self.first, self.second, gone)
 
     def _observe(self) -> None:
         self.first: Observed = observe(self.plan, self.figures, self.references, 1)
