@@ -397,11 +397,27 @@ class _Localiser:
                     touched.update(own)
                     parts.remove(hypothesis.part)
             self.rest = self._unexplained()
+        self._drop_unseen()
         for part in everything:
             spread = self._spread(part)
             if spread:
                 self._accept(spread)
         self.rest = self._unexplained()
+
+    def _drop_unseen(self) -> None:
+        """Drop interfaces whose partners turned out faulty at times themselves."""
+        kept = []
+        for one in self.hypotheses:
+            if one.scope == INTERFACE:
+                plane = one.part.plane
+                partners = [name for name in one.partners if (plane, name) not in self.faulty]
+                one = one._replace(partners=tuple(partners))
+                if len(partners) < LEAST_PARTNERS:
+                    for number in one.explains():
+                        self.cover[number] -= 1
+                    continue
+            kept.append(one)
+        self.hypotheses = kept
 
     def _unexplained(self) -> Dict[int, List[int]]:
         rest: Dict[int, List[int]] = {number: [0, 0, 0, 0] for number in self.classes.values()}
