@@ -1,15 +1,15 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Facts of a host that the plan needs: its interfaces, iperf3 and fping, and whether its GPUs are
-in use. Read on the host; changes nothing.
+"""Facts of a host that the plan needs: its interfaces, the ports of its HCAs, the programs of the
+probes, and whether its GPUs are in use. Read on the host; changes nothing.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, cast
 
-from ..system import fping, interfaces, iperf3, programs
+from ..system import hcas, interfaces, programs
 from ..system.programs import ProgramReading
 from ..framework import busy_gate
 from ..system.bounded import Child, ReportPipe, end, wait
@@ -17,6 +17,7 @@ from ..framework.probe import Probe, HostSettings
 from ..framework.driver_findings import mishap_findings
 from ..framework.gpu_use import judge_gpu_use, read_gpu_use
 from ...model import NODE, Finding
+from .probes import registry
 
 #: Default deadline in seconds: the busy gate reads twice, and queries Slurm each time.
 _SECONDS = 40.0
@@ -25,8 +26,9 @@ Part = Callable[[ReportPipe, Probe], Any]
 
 
 class MeshFacts(interfaces.HostNetwork, total=False):
-    iperf3: ProgramReading
-    fping: ProgramReading
+    """The facts, and the `ProgramReading` of each probe by the name of its program."""
+
+    hcas: List[hcas.HcaPort]
     #: Why the host must not be measured, as findings.
     busy: List[Dict[str, Any]]
     gate_seconds: float
@@ -39,7 +41,12 @@ def look(settings: HostSettings, ask_gate: bool) -> MeshFacts:
     The parts are read in parallel, each in a child of its own, so that a part that hangs costs no
     other.
     """
-    parts: Dict[str, Part] = {"network": _network, "iperf3": _iperf3, "fping": _fping}
+    finders = {probe.program: probe.find for probe in registry.PROBES}
+    parts: Dict[str, Part] = {
+        "network": _network,
+        "hcas": _hcas,
+        **{name: _finding(name, find) for name, find in finders.items()},
+    }
     if ask_gate:
         parts["busy"] = _busy
     began = time.monotonic()
@@ -60,8 +67,7 @@ def look(settings: HostSettings, ask_gate: bool) -> MeshFacts:
     busy = told.get("busy")
     facts: MeshFacts = {
         "interfaces": network["interfaces"],
-        "iperf3": told["iperf3"] or _hung(troubles["iperf3"]),
-        "fping": told["fping"] or _hung(troubles["fping"]),
+        "hcas": told["hcas"] or [],
         "gate_seconds": gate_seconds,
         "busy": busy
         if isinstance(busy, list)
@@ -69,7 +75,8 @@ def look(settings: HostSettings, ask_gate: bool) -> MeshFacts:
     }
     if "error" in network:
         facts["error"] = network["error"]
-    return facts
+    found = {name: told[name] or _hung(troubles[name]) for name in finders}
+    return cast(MeshFacts, {**facts, **found})
 
 
 def _reading(part: Part, settings: HostSettings) -> Callable[[ReportPipe], None]:
@@ -93,14 +100,17 @@ def _network(report: ReportPipe, probe: Probe) -> interfaces.HostNetwork:
     return interfaces.look(probe.host)
 
 
-def _iperf3(report: ReportPipe, _probe: Probe) -> ProgramReading:
-    report.stage("iperf3")
-    return iperf3.find()
+def _hcas(report: ReportPipe, probe: Probe) -> List[hcas.HcaPort]:
+    report.stage("/sys/class/infiniband")
+    return hcas.look(probe.host)
 
 
-def _fping(report: ReportPipe, _probe: Probe) -> ProgramReading:
-    report.stage("fping")
-    return fping.find()
+def _finding(name: str, find: Callable[[], ProgramReading]) -> Part:
+    def part(report: ReportPipe, _probe: Probe) -> ProgramReading:
+        report.stage(name)
+        return find()
+
+    return part
 
 
 def _busy(_report: ReportPipe, probe: Probe) -> List[Dict[str, Any]]:
