@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Dict, Tuple
 
-from . import iperf3, ping
+from . import iperf3, ping, rdma
 from .record import NodeProbe
 
-PROBES: Tuple[NodeProbe, ...] = (ping.PROBE, iperf3.PROBE)
+PROBES: Tuple[NodeProbe, ...] = (ping.PROBE, iperf3.PROBE, rdma.PROBE)
 BY_KIND: Dict[str, NodeProbe] = {probe.kind: probe for probe in PROBES}
