@@ -10,8 +10,8 @@ module: mesh_facts
 short_description: Collect what the mesh needs to know about a host
 version_added: 0.1.0
 description:
-  - Reads the network interfaces of a host, whether iperf3 and fping are installed, and whether its
-    GPUs are in use.
+  - Reads the network interfaces of a host and the ports of its HCAs, whether iperf3, fping and
+    perftest are installed, and whether its GPUs are in use.
   - Compares the host's clock with the controller's, because the hosts of a mesh follow a plan by
     the clock.
   - Stops the process of an earlier mesh run, which would measure at the same time. Changes nothing
@@ -75,9 +75,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 mesh:
-  description: The interfaces, iperf3 and fping, findings against using the host (busy), and the
-    seconds by which its clock is ahead of the controller's (clock; null with clock_error when it
-    could not be read).
+  description: The interfaces, the ports of HCAs, iperf3, fping and perftest, findings against
+    using the host (busy), and the seconds by which its clock is ahead of the controller's (clock;
+    null with clock_error when it could not be read).
   type: dict
   returned: always
   sample:
@@ -86,6 +86,8 @@ mesh:
     wanted: [eth1]
     iperf3: {path: /usr/bin/iperf3, version: "3.12"}
     fping: {path: /usr/bin/fping, version: "5.1"}
+    perftest: {path: /usr/bin/ib_write_bw, version: "6.06"}
+    hcas: [{device: mlx5_0, port: 1, active: true, link_layer: InfiniBand, speed: 400000000000}]
     busy: []
     clock: {offset_seconds: 0.013, uncertainty_seconds: 0.03, asked: 1732145600.1, answered: 1732145600.9}
 """

@@ -23,7 +23,9 @@ from typing import (
     cast,
 )
 
-from ...knowledge.network import FLEET_SHARE, LINK_SHARE
+from ...knowledge.network import FLEET_SHARE
+from ...knowledge.rdma import LINK_ERRORS
+from ...lenient import number
 from ...model import (
     FAIL,
     NODE,
@@ -39,7 +41,10 @@ from ...model import (
 from . import localise
 from .documents import Matrix, MeshCause, MeshDocument, MeshExpectation, MissedMeasurement, Plan
 from .figures import Expected, Leg, Passes, quantile, rate_text
-from .view import CHECKS, IPERF, PING, Explained, View
+from .plan import concerns
+from .probes.record import HCA, PairProbe
+from .probes.registry import BY_CHECK, DEFAULT_CHECKS as CHECKS, parts
+from .view import PING, Explained, View
 from .messages import (
     between,
     evidence_of,
@@ -69,8 +74,13 @@ def judge(plans: Sequence[Plan], passes: Passes) -> Judged:
     """Judge one or two passes. ``passes`` holds the readings of each pass by host, in the order of
     the plans.
     """
-    view = View(plans, passes)
-    causes = view.causes()
+    judged = [_judge_part(View(plans, passes, part)) for part in parts(plans[0]["checks"])]
+    return _joined(plans, judged)
+
+
+def _judge_part(view: View) -> Judged:
+    """Judge the probes that are evidence about the same links."""
+    causes = [view.named(explained) for explained in view.causes()]
     view.know(causes)
     results = {host: _results(view, host, causes) for host in view.plan["hosts"]}
     findings = [
@@ -79,12 +89,42 @@ def judge(plans: Sequence[Plan], passes: Passes) -> Judged:
         if one.cause.scope in ("link", "path")
     ]
     findings += _fleet_findings(view)
-    return Judged(results, findings, _document(view, plans, causes))
+    return Judged(results, findings, _document(view, causes))
+
+
+def _joined(plans: Sequence[Plan], judged: Sequence[Judged]) -> Judged:
+    """The judged parts as one."""
+    order = {check: place for place, check in enumerate(plans[0]["checks"])}
+    results = {
+        host: sorted(
+            (result for one in judged for result in one.results.get(host, [])),
+            key=lambda result: order[result.check],
+        )
+        for host in plans[0]["hosts"]
+    }
+    documents = [one.document for one in judged]
+    return Judged(
+        results,
+        [finding for one in judged for finding in one.findings],
+        {
+            "hosts": list(plans[0]["hosts"]),
+            "plans": list(plans),
+            "matrices": [matrix for one in documents for matrix in one["matrices"]],
+            "causes": [cause for one in documents for cause in one["causes"]],
+            "expected": [expected for one in documents for expected in one["expected"]],
+            "missed": [missed for one in documents for missed in one["missed"]][:_MOST_MISSED],
+        },
+    )
 
 
 def planned(plan: Plan) -> Judged:
     """The results for check mode: the planned checks of each host."""
-    view = View([plan], [{}])
+    judged = [_planned_part(View([plan], [{}], part)) for part in parts(plan["checks"])]
+    return _joined([plan], judged)
+
+
+def _planned_part(view: View) -> Judged:
+    plan = view.plan
     results: Dict[str, List[CheckResult]] = {}
     for host in plan["hosts"]:
         for check in plan["checks"]:
@@ -104,31 +144,21 @@ def planned(plan: Plan) -> Judged:
             results.setdefault(host, []).append(
                 concluded(check, findings, _not_planned(check), status=SKIP)
             )
-    return Judged(
-        results,
-        [],
-        {
-            "hosts": list(plan["hosts"]),
-            "plans": [plan],
-            "matrices": [],
-            "causes": [],
-            "expected": [],
-            "missed": [],
-        },
-    )
+    return Judged(results, [], {"matrices": [], "causes": [], "expected": [], "missed": []})
 
 
 def second_pass(plan: Plan, readings: Mapping[str, Any]) -> List[Tuple[str, str, str]]:
     """Pairs (plane, host, host) whose measurement would confirm or clear the suspects of the first
     pass.
     """
-    view = View([plan], [readings])
     wanted: Dict[Tuple[str, str, str], None] = {}
-    for family in view.families(view.observed):
-        observations = list(family.values())
-        found = localise.localise(observations, view.groups)
-        for plane, first, second in localise.follow_up(found, observations, view.groups):
-            wanted.setdefault((plane, *sorted((first, second))), None)  # type: ignore[arg-type]
+    for part in parts(plan["checks"]):
+        view = View([plan], [readings], part)
+        for family in view.families(view.observed):
+            observations = list(family.values())
+            found = localise.localise(observations, view.groups)
+            for plane, first, second in localise.follow_up(found, observations, view.groups):
+                wanted.setdefault((plane, *sorted((first, second))), None)  # type: ignore[arg-type]
     return list(wanted)
 
 
@@ -183,8 +213,11 @@ def _results(view: View, host: str, causes: Sequence[Explained]) -> List[CheckRe
             any(finding.status in (UNKNOWN, FAIL) for finding in findings),
         )
         measurements, healthy, measured = (
-            _measured_rates(view, host) if check == IPERF else _measured_pings(view, host)
+            _measured_rates(view, host, BY_CHECK[check])
+            if BY_CHECK[check].directed
+            else _measured_pings(view, host)
         )
+        findings += _further_findings(view, host, BY_CHECK[check])
         status = None if measured or findings else SKIP
         if not measured and not findings:
             healthy = (
@@ -199,7 +232,7 @@ def _results(view: View, host: str, causes: Sequence[Explained]) -> List[CheckRe
 def _not_planned(check: str) -> str:
     return (
         "no round had a partner for this host; increase mesh_rounds"
-        if check == IPERF
+        if BY_CHECK[check].directed
         else "nothing was planned for this host"
     )
 
@@ -209,7 +242,7 @@ def _planned_findings(view: View, host: str, check: str) -> List[Finding]:
     findings = [
         Finding.from_dict(entry["finding"])
         for entry in view.plan["left_out"]
-        if entry["host"] == host and entry.get("check") in (None, check)
+        if entry["host"] == host and concerns(entry, BY_CHECK[check])
     ]
     findings += [
         Finding.from_dict(entry["finding"])
@@ -324,8 +357,8 @@ def _unmeasured(
     for plane in view.planned_on(host, check):
         if not any(explained.cause.plane in (None, plane) for explained in severe):
             findings += (
-                _rates_missing(view, host, plane)
-                if check == IPERF
+                _rates_missing(view, host, plane, BY_CHECK[check])
+                if BY_CHECK[check].directed
                 else _pings_missing(view, host, plane)
             )
     return findings
@@ -340,7 +373,11 @@ def _not_measured(
         if missing.check == check and missing.plane == plane
     ]
     reason = (
-        missed[0].message if missed else f"iperf3: {failed[0].message}" if failed else "no pair ran"
+        missed[0].message
+        if missed
+        else f"{BY_CHECK[check].title}: {failed[0].message}"
+        if failed
+        else "no pair ran"
     )
     if (
         not missed
@@ -366,10 +403,11 @@ def _pings_missing(view: View, host: str, plane: str) -> List[Finding]:
         for echo in echoes
     ):
         return []
-    return [_not_measured(view, host, PING, plane, "nothing was measured")]
+    check = view.part.echoes.check if view.part.echoes else PING
+    return [_not_measured(view, host, check, plane, "nothing was measured")]
 
 
-def _rates_missing(view: View, host: str, plane: str) -> List[Finding]:
+def _rates_missing(view: View, host: str, plane: str, probe: PairProbe) -> List[Finding]:
     """Findings about pairs without a rate, and about rates without an expectation."""
     sides = {"transmit": [], "receive": []}  # type: Dict[str, List[Leg]]
     for leg in view.legs_at(host):
@@ -381,7 +419,12 @@ def _rates_missing(view: View, host: str, plane: str) -> List[Finding]:
         what = "nothing was measured" if len(missing) == 2 else f"no {missing[0]} rate was measured"
         return [
             _not_measured(
-                view, host, IPERF, plane, what, [leg for side in missing for leg in sides[side]]
+                view,
+                host,
+                probe.check,
+                plane,
+                what,
+                [leg for side in missing for leg in sides[side]],
             )
         ]
     unjudged = [
@@ -394,15 +437,15 @@ def _rates_missing(view: View, host: str, plane: str) -> List[Finding]:
         among is not None and among.source == "table" for among in map(view.expected_of, unjudged)
     ):
         message = (
-            f"iperf3 uses a full CPU core on {plane}, so the link may be faster than  "
-            "measured; set the option streams or minimum"
+            f"{probe.title} uses a full CPU core on {plane}, so the link may be faster than "
+            f"measured; {probe.cpu_hint}"
         )
         return [Finding("cpu_limited", UNKNOWN, message, "watch", Subject("interface", name=plane))]
     judged = [leg for legs in rated.values() for leg in legs if leg not in unjudged]
     if unjudged and not judged:
         message = (
             f"the expected rate of {plane} is unknown: no link speed, and too few pairs "
-            "to compare; set the option minimum of iperf3_pairs (Gbit/s)"
+            f"to compare; set the option minimum of {probe.check} (Gbit/s)"
         )
         return [
             Finding(
@@ -417,7 +460,7 @@ def _rates_missing(view: View, host: str, plane: str) -> List[Finding]:
         view.is_evidence_about(host, view.observed.rate[leg.plane, leg.source, leg.target])
         for leg in judged
     ):
-        return [_not_measured(view, host, IPERF, plane, "nothing was measured")]
+        return [_not_measured(view, host, probe.check, plane, "nothing was measured")]
     return []
 
 
@@ -429,7 +472,7 @@ def _and_excused(words: str, excused: int) -> str:
     )
 
 
-def _measured_rates(view: View, host: str) -> Tuple[List[Measurement], str, bool]:
+def _measured_rates(view: View, host: str, probe: PairProbe) -> Tuple[List[Measurement], str, bool]:
     """The rates of a host as measurements and as text, and whether there are any. Rates that the
     fault of another part explains are left out.
     """
@@ -456,6 +499,13 @@ def _measured_rates(view: View, host: str) -> Tuple[List[Measurement], str, bool
                 )
         if rates:
             words.append(f"{range_of(min(rates), max(rates))} on {plane} both ways")
+        latencies = sorted(
+            one.microseconds for one in view.latencies_at(host) if one.plane == plane
+        )
+        if latencies:
+            labels = {"plane": plane}
+            seconds = quantile(latencies, 0.5) / 1e6
+            measurements.append(Measurement("pair_latency", seconds, "seconds", labels))
     partners = {end for leg in own_legs for end in (leg.source, leg.target)} - {host}
     text = f"{', '.join(words)}, {len(partners)} partner{'' if len(partners) == 1 else 's'}"
     return (
@@ -463,6 +513,38 @@ def _measured_rates(view: View, host: str) -> Tuple[List[Measurement], str, bool
         _and_excused(text, len(_pairs_of(legs) - _pairs_of(own_legs))),
         bool(own_legs),
     )
+
+
+def _further_findings(view: View, host: str, probe: PairProbe) -> List[Finding]:
+    """Findings about the latencies of a host by a directed probe, and about errors that its ends
+    counted while it measured.
+    """
+    findings: List[Finding] = []
+    if not probe.directed:
+        return findings
+    most = number(view.plan["options"].get(probe.check, {}).get("maximum_latency"), 0)
+    for plane in view.planned_on(host, probe.check):
+        subject = Subject("port" if probe.endpoint == HCA else "interface", name=plane)
+        latencies = sorted(
+            one.microseconds for one in view.latencies_at(host) if one.plane == plane
+        )
+        median = quantile(latencies, 0.5) if latencies else None
+        if most and median is not None and median > most:
+            message = (
+                f"median latency {median:.2f} us over {len(latencies)} measurements, expected at "
+                f"most {most:g} (maximum_latency)"
+            )
+            evidence: Dict[str, Any] = {"median_us": median, "maximum_us": most}
+            findings.append(Finding("high_latency", WARN, message, "watch", subject, evidence))
+        grown = view.counters_of(host, plane)
+        errors = {name: value for name, value in grown.items() if name in LINK_ERRORS}
+        if errors:
+            words = ", ".join(f"{name} by {value}" for name, value in errors.items())
+            message = f"errors were counted while traffic ran: {words}"
+            findings.append(
+                Finding("errors_under_load", WARN, message, "watch", subject, dict(grown))
+            )
+    return findings
 
 
 def _measured_pings(view: View, host: str) -> Tuple[List[Measurement], str, bool]:
@@ -547,19 +629,26 @@ def _fleet_findings(view: View) -> List[Tuple[str, Finding]]:
     """Findings about a plane whose pairs are all slow: there are no outliers, but the link speed is
     higher.
     """
+    probe = view.part.rates
+    if probe is None:
+        return []
     found = [
-        _below_link_speed(plane, speed, expected) if speed else _uneven(plane, expected)
+        _below_link_speed(probe, plane, speed, expected)
+        if speed
+        else _uneven(probe, plane, expected)
         for (plane, speed), expected in sorted(view.expected.items(), key=str)
         if expected.source == "fleet"
     ]
-    return [(IPERF, finding) for finding in found if finding]
+    return [(probe.check, finding) for finding in found if finding]
 
 
-def _below_link_speed(plane: str, speed: float, expected: Expected) -> Optional[Finding]:
-    if expected.usual is None or expected.usual >= LINK_SHARE * speed:
+def _below_link_speed(
+    probe: PairProbe, plane: str, speed: float, expected: Expected
+) -> Optional[Finding]:
+    if expected.usual is None or expected.usual >= probe.expected_share * speed:
         return None
     why = (
-        "iperf3 uses a full CPU core and may be the limit (option streams)"
+        f"{probe.title} uses a full CPU core and may be the limit (option streams)"
         if expected.cpu_limited
         else "CPU time is not the limit"
     )
@@ -574,7 +663,7 @@ def _below_link_speed(plane: str, speed: float, expected: Expected) -> Optional[
     return Finding("fleet_below_link_speed", WARN, message, "watch", subject, evidence)
 
 
-def _uneven(plane: str, expected: Expected) -> Optional[Finding]:
+def _uneven(probe: PairProbe, plane: str, expected: Expected) -> Optional[Finding]:
     """Findings about a plane of unknown link speed where some pairs are much faster than most."""
     if (
         not expected.best
@@ -585,7 +674,7 @@ def _uneven(plane: str, expected: Expected) -> Optional[Finding]:
     message = (
         f"some pairs reach {rate_text(expected.best)} and most no more than "
         f"{rate_text(expected.usual)}; the link speed is unknown;"
-        " set the option minimum of iperf3_pairs (Gbit/s) to the expected rate"
+        f" set the option minimum of {probe.check} (Gbit/s) to the expected rate"
     )
     evidence = {
         "usual": expected.usual,
@@ -599,18 +688,21 @@ def _uneven(plane: str, expected: Expected) -> Optional[Finding]:
 
 # ---- the document ----
 
+#: Maximum number of missing measurements in the document.
+_MOST_MISSED = 1000
 
-def _document(view: View, plans: Sequence[Plan], causes: Sequence[Explained]) -> MeshDocument:
+
+def _document(view: View, causes: Sequence[Explained]) -> MeshDocument:
     return {
-        "hosts": list(view.plan["hosts"]),
-        "plans": list(plans),
         "matrices": _matrices(view),
         "causes": [_cause(view, one) for one in causes],
         "expected": [
             cast(MeshExpectation, {"plane": plane, "link_speed": speed, **expected._asdict()})
             for (plane, speed), expected in sorted(view.expected.items(), key=str)
         ],
-        "missed": [cast(MissedMeasurement, one._asdict()) for one in view.figures.missed[:1000]],
+        "missed": [
+            cast(MissedMeasurement, one._asdict()) for one in view.figures.missed[:_MOST_MISSED]
+        ],
     }
 
 
@@ -646,12 +738,20 @@ def _matrices(view: View) -> List[Matrix]:
             pair: echo.p50_ms / 1000 if echo.p50_ms is not None else None
             for pair, echo in echoes.items()
         }
+        latencies = {
+            (one.source, one.target): one.microseconds / 1e6
+            for one in view.figures.latencies
+            if one.plane == plane
+        }
+        rate_check = view.part.rates.check if view.part.rates else ""
+        echo_check = view.part.echoes.check if view.part.echoes else ""
         for check, measure, unit, values in (
-            (IPERF, "bandwidth", "bits/s", rates),
-            (PING, "loss", "ratio", losses),
-            (PING, "round_trip_p50", "seconds", delays),
+            (rate_check, "bandwidth", "bits/s", rates),
+            (rate_check, "latency", "seconds", latencies),
+            (echo_check, "loss", "ratio", losses),
+            (echo_check, "round_trip_p50", "seconds", delays),
         ):
-            if values:
+            if check and values:
                 cells = [
                     [places[source], places[target], value]
                     for (source, target), value in sorted(values.items())

@@ -15,6 +15,8 @@ from .figures import (
     Echo,
     Expected,
     Figures,
+    Grown,
+    Latency,
     Leg,
     LinkClass,
     Missed,
@@ -31,10 +33,13 @@ from .figures import (
 )
 from .documents import Plan
 from .localise import Cause
+from .members import endpoint_of
 from .observation import Observation
+from .probes.registry import BY_CHECK, DEFAULT_CHECKS, Part, parts, planned
 
-PING, IPERF = "ping_mesh", "iperf3_pairs"
-CHECKS = (PING, IPERF)
+#: The checks that `View.causes` names for the two kinds of figures, echoes and rates; `View.named`
+#: gives causes the names of the probes of the view.
+PING, IPERF = DEFAULT_CHECKS
 
 
 class Explained(NamedTuple):
@@ -50,13 +55,16 @@ class Explained(NamedTuple):
     repeated: Optional[bool] = None
     #: True if nothing arrives in this check while the other check's packets arrive.
     filtered: bool = False
+    #: The checks whose figures are echoes and rates.
+    echoes: str = PING
+    rates: str = IPERF
 
     @property
     def is_weak(self) -> bool:
-        """True if a firewall may be the cause: a refused iperf3 connection says nothing about the
-        link, nor does a lost ping if iperf3 gets through.
+        """True if a firewall may be the cause: a refused connection says nothing about the link, nor
+        does a lost ping if connections get through.
         """
-        return self.kind == "blocked" and (self.filtered or self.check == IPERF)
+        return self.kind == "blocked" and (self.filtered or BY_CHECK[self.check].can_be_filtered)
 
     @property
     def checks(self) -> Set[str]:
@@ -64,36 +72,53 @@ class Explained(NamedTuple):
         observations follow from the cause.
         """
         following = [one for one in self.further if KINDS.index(one.kind) >= KINDS.index(self.kind)]
-        return {self.check} | {IPERF if one.directed else PING for one in following}
+        return {self.check} | {self.rates if one.directed else self.echoes for one in following}
 
 
-def _planned_planes(plan: Plan) -> Dict[Tuple[str, int], Set[int]]:
+def _planned_planes(plan: Plan, part: Part) -> Dict[Tuple[str, int], Set[int]]:
     """The places of the planes on which a host is measured, by check and place of the host."""
-    planned: Dict[Tuple[str, int], Set[int]] = {}
-    pairs, ping = plan.get("pairs"), plan.get("ping")
-    for measured in pairs["rounds"] if pairs else []:
-        for plane, *ends in measured["pairs"]:
-            for place in ends:
-                planned.setdefault((IPERF, place), set()).add(plane)
-    for plane, peers in enumerate(ping["peers"] if ping else []):
-        for place, pinged in enumerate(peers):
-            if pinged:
-                planned.setdefault((PING, place), set()).add(plane)
-    return planned
+    places: Dict[Tuple[str, int], Set[int]] = {}
+    if part.rates:
+        pairs = planned(plan, part.rates)
+        for measured in pairs["rounds"] if pairs else []:
+            for plane, *ends in measured["pairs"]:
+                for place in ends:
+                    places.setdefault((part.rates.check, place), set()).add(plane)
+    if part.echoes:
+        ping = planned(plan, part.echoes)
+        for plane, peers in enumerate(ping["peers"] if ping else []):
+            for place, pinged in enumerate(peers):
+                if pinged:
+                    places.setdefault((part.echoes.check, place), set()).add(plane)
+    return places
+
+
+def _plan_of(plan: Plan, part: Part) -> Plan:
+    """The plan as far as a part is concerned: its checks, and only members with its ends."""
+    planes = [
+        plane
+        if endpoint_of(plane) == part.endpoint
+        else {"name": plane["name"], "members": [None] * len(plane["members"])}
+        for plane in plan["planes"]
+    ]
+    own: Plan = {**plan, "planes": planes, "checks": part.checks}  # type: ignore[typeddict-item]
+    return own
 
 
 class View:
-    """The figures of a run with their expectations."""
+    """The figures of one part of a run with their expectations; by default of its first part."""
 
-    def __init__(self, plans: Sequence[Plan], passes: Passes) -> None:
+    def __init__(self, plans: Sequence[Plan], passes: Passes, part: Optional[Part] = None) -> None:
+        self.part = part or parts(plans[0]["checks"])[0]
+        plans = [_plan_of(plan, self.part) for plan in plans]
         self.plan = plans[0]
         self.groups: Dict[str, str] = {
             host: group for host, group in zip(self.plan["hosts"], self.plan["groups"]) if group
         }
-        self.figures: Figures = gather(plans, passes)
+        self.figures: Figures = gather(plans, passes, self.part)
         self.speeds = link_classes(self.plan)
         silent = self.figures.silent
-        self.expected: Dict[LinkClass, Expected] = expectations(self.plan, self.figures.legs)
+        self.expected: Dict[LinkClass, Expected] = self._expectations()
         self.first: Observed = observe(self.plan, self.figures, self.expected, 1)
         self.second: Observed = observe(self.plan, self.figures, self.expected, 2)
         self.observed: Observed = merged(
@@ -109,7 +134,7 @@ class View:
         }
         self._index_by_host()
         #: Places of planes by check and place of a host.
-        self._planned: Dict[Tuple[str, int], Set[int]] = _planned_planes(self.plan)
+        self._planned: Dict[Tuple[str, int], Set[int]] = _planned_planes(self.plan, self.part)
         usual = usual_delays(echo for echo in self.figures.echoes if echo.turn == 1)
         #: Highest accepted round trip in ms by plane, and header bytes of a ping by plane.
         self.limits = latency_limits(self.plan, usual)
@@ -117,7 +142,7 @@ class View:
             (plane["name"], member)
             for plane in self.plan["planes"]
             for member in plane["members"]
-            if member
+            if member and "endpoint" not in member
         ]
         self.headers = {
             plane: PING_HEADERS[6 if ":" in member["address"] else 4] for plane, member in members
@@ -126,6 +151,44 @@ class View:
         self.places = {host: place for place, host in enumerate(self.plan["hosts"])}
         self.causes_by_node: Dict[str, List[Cause]] = {}
         self.paths: List[Cause] = []
+
+    def _expectations(self) -> Dict[LinkClass, Expected]:
+        """The expected rates, with the options and the share of a link of the part's own probe."""
+        rates = self.part.rates
+        if rates is None or rates.check == IPERF:
+            return expectations(self.plan, self.figures.legs)
+        options = {**self.plan["options"], IPERF: self.plan["options"].get(rates.check, {})}
+        found = expectations({**self.plan, "options": options}, self.figures.legs)
+        return {
+            key: one._replace(floor=rates.expected_share * key[1])
+            if one.source == "table" and key[1]
+            else one
+            for key, one in found.items()
+        }
+
+    def named(self, explained: Explained) -> Explained:
+        """A cause of `causes` with the names of this view's checks."""
+        names = {
+            PING: self.part.echoes.check if self.part.echoes else PING,
+            IPERF: self.part.rates.check if self.part.rates else IPERF,
+        }
+        return explained._replace(
+            check=names[explained.check], echoes=names[PING], rates=names[IPERF]
+        )
+
+    def counters_of(self, host: str, plane: Optional[str]) -> Dict[str, int]:
+        """By how much the counters of a host's ends grew while it measured, on a plane or on all;
+        without those that stood still.
+        """
+        found: Dict[str, int] = {}
+        for grown in self._grown.get(host, []):
+            if plane in (None, grown.plane):
+                for name, value in grown.counters.items():
+                    found[name] = found.get(name, 0) + value
+        return {name: value for name, value in sorted(found.items()) if value}
+
+    def latencies_at(self, host: str) -> List[Latency]:
+        return self._latencies.get(host, [])
 
     def _index_by_host(self) -> None:
         self._legs: Dict[str, List[Leg]] = {}
@@ -139,6 +202,13 @@ class View:
         self._missed: Dict[str, List[Missed]] = {}
         for missed in self.figures.missed:
             self._missed.setdefault(missed.host, []).append(missed)
+        self._grown: Dict[str, List[Grown]] = {}
+        for grown in self.figures.grown:
+            self._grown.setdefault(grown.host, []).append(grown)
+        self._latencies: Dict[str, List[Latency]] = {}
+        for latency in self.figures.latencies:
+            for host in (latency.source, latency.target):
+                self._latencies.setdefault(host, []).append(latency)
 
     def know(self, causes: Sequence[Explained]) -> None:
         """Index the accepted causes by host, and the paths."""
@@ -195,7 +265,7 @@ class View:
         return [echo for echo in echoes if echo.turn == max(other.turn for other in echoes)]
 
     def figures_at(self, host: str, check: str) -> Sequence[Any]:
-        return self.legs_at(host) if check == IPERF else self.echoes_at(host)
+        return self.legs_at(host) if BY_CHECK[check].directed else self.echoes_at(host)
 
     def excused(self, host: str, figure: Any) -> bool:
         """True if a pair's figure (or observation) is explained by a cause elsewhere than on this

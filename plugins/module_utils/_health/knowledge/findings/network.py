@@ -163,6 +163,13 @@ FINDINGS: Dict[str, FindingText] = {
         "iperf3 is missing or unusable on the node.",
         "Install iperf3 3.1 or newer, or leave `iperf3_pairs` out of `mesh_checks`.",
     ),
+    "fabric_not_measured": FindingText(
+        "The check measured the management interface only, while the node has active InfiniBand "
+        "ports without an IP address. The result says nothing about the network that jobs use.",
+        'Run the check `rdma_pairs` (`-e \'{"mesh_checks": ["ping", "iperf", "rdma"]}\'`), or '
+        "give the ports addresses (IPoIB). If the management network is what should be measured, "
+        "set `plane: mgmt`.",
+    ),
     "fleet_below_link_speed": FindingText(
         "All pairs of a network are slower than their links.",
         "Check shared parts: the switch, its settings, and the number of streams. Set `minimum` "

@@ -13,34 +13,8 @@ from typing import Dict, List, Optional, Tuple, TypedDict
 from . import programs
 from .bounded import run
 from .host import Host, sysfs_name, whole_number
+from ...knowledge.rdma import LINK_ERRORS, LOAD_COUNTERS
 
-#: Counters of a port that count errors of the link (drivers/infiniband/core/sysfs.c).
-LINK_ERRORS = (
-    "symbol_error",
-    "link_error_recovery",
-    "link_downed",
-    "port_rcv_errors",
-    "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors",
-)
-#: Counters of a port that tell of congestion, and of packets that were lost or repeated: the same
-#: file, and mlx5's hardware counters (drivers/infiniband/hw/mlx5/counters.c).
-OTHERS = (
-    "port_xmit_discards",
-    "port_xmit_wait",
-    "np_cnp_sent",
-    "rp_cnp_handled",
-    "rp_cnp_ignored",
-    "np_ecn_marked_roce_packets",
-    "roce_slow_restart",
-    "roce_slow_restart_cnps",
-    "roce_adp_retrans",
-    "out_of_sequence",
-    "packet_seq_err",
-    "local_ack_timeout_err",
-    "rnr_nak_retry_err",
-    "implied_nak_seq_err",
-)
 #: Lines of `ethtool -S` that count pause frames of a priority (PFC) or of the link.
 _PAUSE = re.compile(r"\s*((?:rx|tx)_(?:prio[0-7]|global)_pause(?:_transition)?): (\d+)\s*$")
 #: Deadline of `ethtool` in seconds.
@@ -101,7 +75,7 @@ def counters(host: Host, device: str, port: int, netdev: Optional[str]) -> Dict[
     """The counters of a port that exist on this host."""
     base = f"sys/class/infiniband/{device}/ports/{port}"
     found: Dict[str, int] = {}
-    for name in (*LINK_ERRORS, *OTHERS):
+    for name in (*LINK_ERRORS, *LOAD_COUNTERS):
         value = whole_number(
             host.text(base, "counters", name) or host.text(base, "hw_counters", name)
         )
