@@ -166,7 +166,7 @@ FINDINGS: Dict[str, FindingText] = {
     "fabric_not_measured": FindingText(
         "The check measured the management interface only, while the node has active InfiniBand "
         "ports without an IP address. The result says nothing about the network that jobs use.",
-        'Run the check `rdma_pairs` (`-e \'{"mesh_checks": ["ping", "iperf", "rdma"]}\'`), or '
+        'Run the check `rdma_pairs` (`-e \'{"mesh_checks": ["ping", "iperf", "rdma_pairs"]}\'`), or '
         "give the ports addresses (IPoIB). If the management network is what should be measured, "
         "set `plane: mgmt`.",
     ),

@@ -340,7 +340,7 @@ CHECK = Check(
     findings={
         "slow_rdma": FindingText(
             "RDMA traffic to a peer is slower than expected.",
-            'Run the mesh with this check (`--tags mesh -e \'{"mesh_checks": ["rdma"]}\'`), which '
+            'Run the mesh with this check (`--tags mesh -e \'{"mesh_checks": ["rdma_pairs"]}\'`), which '
             "localises the fault.",
         ),
         "no_active_hca_port": FindingText(
