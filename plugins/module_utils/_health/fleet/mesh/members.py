@@ -233,6 +233,7 @@ class Members:
             for place in some
         }
         checks = [check for check in able if BY_CHECK[check].endpoint == ADDRESS]
+        instead = " or ".join(probe.check for probe in PROBES if probe.endpoint == HCA)
         found: List[PlannedFinding] = []
         for place in sorted(self._only_management - measured):
             facts = self.facts[place]
@@ -242,7 +243,7 @@ class Members:
             names = ", ".join(ports[:8]) + (", ..." if len(ports) > 8 else "")
             message = (
                 "only the management interface was measured: the active InfiniBand ports "
-                f"({names}) have no IP address; run rdma_pairs, or configure IPoIB"
+                f"({names}) have no IP address; run {instead}, or configure IPoIB"
             )
             finding = Finding(
                 "fabric_not_measured",
