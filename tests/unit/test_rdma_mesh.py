@@ -14,6 +14,7 @@ from rdma_world import hca
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge, plan
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.documents import (
+    MeshReport,
     read_facts,
     read_plan,
 )
@@ -25,6 +26,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh.share import (
     accepted_share,
 )
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_heat import heats_of
 
 from .test_plan import facts, left_out, members
 
@@ -267,6 +269,17 @@ def test_a_healthy_fabric_passes_with_its_figures():
         assert figures >= {("pair_bandwidth", "mlx5_0:1"), ("pair_latency", "mlx5_1:1")}
     measures = {(one["check"], one["measure"]) for one in judged.document["matrices"]}
     assert measures == {(RDMA, "bandwidth"), (RDMA, "latency")}
+
+
+def test_the_page_has_both_figures():
+    made = make(fleet(), rdma={"maximum_latency": 4.2})
+    judged = judge.judge([made], [readings(made, latency=5.0)])
+    heats = heats_of(MeshReport.from_dict(judged.document))
+    assert [(one.plane, one.title, one.is_bad) for one in heats] == [
+        (plane, f"ib_write_bw {title}", title == "latency")
+        for plane in ("mlx5_0:1", "mlx5_1:1")
+        for title in ("bandwidth", "latency")
+    ]
 
 
 def test_a_slow_sender_is_found_and_its_counters_are_evidence():
