@@ -164,6 +164,15 @@ def test_why_a_host_is_left_out(changed, expected):
     assert {one[0] for one in found} == {"n3"}
 
 
+def test_two_hosts_with_many_ports_cost_the_rails_of_the_others_nothing():
+    many = {"hcas": [hca("mlx5_0"), hca("mlx5_1"), *(hca(f"evil{number}") for number in range(99))]}
+    made = make(fleet(n1=many, n2=many))
+    assert len(made["planes"]) == 16
+    assert [len(members(made)[f"mlx5_{rail}:1"]) for rail in range(2)] == [6, 6]
+    said = {(host, code) for host, _at, _check, _status, code, _action in left_out(made)}
+    assert said == {("n1", "too_many_hca_ports"), ("n2", "too_many_hca_ports")}
+
+
 def test_roce_ports_are_measured_but_not_the_management_card():
     ports = [hca("mlx5_0", netdev="eth0", **ETHERNET), hca("mlx5_1", netdev="eth1", **ETHERNET)]
     every = {f"n{number}": {"hcas": ports} for number in range(1, 7)}

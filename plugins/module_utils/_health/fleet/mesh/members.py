@@ -70,6 +70,9 @@ _INNER_KINDS = (
 #: finding for no carrier on its own; and before a host with fewer interfaces gets a finding for the
 #: missing ones. A fleet may have several kinds of nodes.
 _MOST, _NEARLY_ALL = 0.5, 0.75
+#: Maximum number of planes of HCAs. A host has up to 8 rails today; hosts that report many ports must
+#: not take the ports of the servers from the rails of all others.
+_MOST_RAILS = 16
 
 
 class MeshSettings(NamedTuple):
@@ -590,8 +593,20 @@ class Members:
                     "interface_without_address", UNKNOWN, message, "fix_configuration"
                 )
                 self._leave_out(place, finding, endpoint=HCA)
-        names = {name for place in meeting for name in ports[place]}
-        return [self._hca_plane(name, ports, meeting) for name in sorted(names, key=natural)]
+        holders = Counter(name for place in meeting for name in ports[place])
+        # The first by name of equals.
+        order = sorted(holders, key=lambda name: (-holders[name], natural(name)))
+        for place in meeting:
+            beyond = [name for name in order[_MOST_RAILS:] if name in ports[place]]
+            if beyond:
+                message = (
+                    f"{beyond[0]} and {len(beyond) - 1} more ports are not measured: only the "
+                    f"{_MOST_RAILS} port names that most hosts have are; name ports with devices"
+                )
+                finding = Finding("too_many_hca_ports", UNKNOWN, message, "fix_configuration")
+                self._leave_out(place, finding, beyond[0], endpoint=HCA)
+        names = sorted(order[:_MOST_RAILS], key=natural)
+        return [self._hca_plane(name, ports, meeting) for name in names]
 
     def _wanted_hcas(self) -> Sequence[str]:
         """The devices and ports that the operator named; none: all."""

@@ -372,6 +372,11 @@ CHECK = Check(
             "Set one link layer (`mlxconfig -d <device> set LINK_TYPE_P1=...`), or name the ports to "
             "measure with the option `devices`.",
         ),
+        "too_many_hca_ports": FindingText(
+            "The nodes have more ports of HCAs than are measured in one run; the message names those "
+            "that were left out.",
+            "Name the ports to measure with the option `devices`.",
+        ),
         "errors_under_load": FindingText(
             "A port counted errors of the link while it carried the traffic of the check.",
             "Clean or replace the cable and the transceiver. `perfquery` or `mlxlink` shows which "
