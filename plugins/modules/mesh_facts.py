@@ -76,8 +76,9 @@ EXAMPLES = r"""
 RETURN = r"""
 mesh:
   description: The interfaces, the ports of HCAs, iperf3, fping and perftest, findings against
-    using the host (busy), and the seconds by which its clock is ahead of the controller's (clock;
-    null with clock_error when it could not be read).
+    using the host (busy), its switch or block of a cloud where it can tell (topology), and the
+    seconds by which its clock is ahead of the controller's (clock; null with clock_error when it
+    could not be read).
   type: dict
   returned: always
   sample:
@@ -89,7 +90,9 @@ mesh:
     perftest: {path: /usr/bin/ib_write_bw, version: "6.06"}
     hcas: [{device: mlx5_0, port: 1, active: true, link_layer: InfiniBand, speed: 400000000000}]
     busy: []
-    clock: {offset_seconds: 0.013, uncertainty_seconds: 0.03, asked: 1732145600.1, answered: 1732145600.9}
+    topology: {source: lldp, group: "leaf01 (0c:42:a1:00:00:01)"}
+    clock: {offset_seconds: 0.013, uncertainty_seconds: 0.03, base_seconds: 1731900000.2, asked: 1732145600.1,
+            answered: 1732145600.9}
 """
 
 import contextlib

@@ -244,8 +244,9 @@ def test_two_hosts_cannot_tell(fault):
 
 @pytest.mark.parametrize("count", [2, 3, 4, 16])
 def test_where_everything_is_bad_nobody_is_blamed(count):
-    """A firewall everywhere, say."""
-    [cause] = localise(world(names(count), lambda *_any: True), racks(names(count), 2))
+    """What the operator calls slow, say."""
+    seen = world(names(count), lambda *_any: True)
+    [cause] = localise(seen, racks(names(count), 2), strays=False)
     assert (cause.scope, cause.plane, cause.further, cause.partners) == ("undecided", None, (), ())
     assert set(cause.nodes) == set(names(count))
 
@@ -328,13 +329,14 @@ def test_a_good_one_among_many_bad_is_tolerated_and_told():
     assert [obs[:3] for obs in cause.against] == [("eth1", "n3", "n6")]
 
 
-def test_an_interface_that_comes_and_goes_is_doubted_not_its_links():
-    """Bad with four of seven partners: too many links, and too few to name the node as the cause."""
+def test_an_interface_that_comes_and_goes_is_named_not_its_links():
+    """Bad with four of seven partners: more than links by chance."""
     bad = [link("n3", partner, "eth1") for partner in ("n0", "n1", "n6", "n7")]
     [cause] = localise(world(EIGHT, *bad), TWO_RACKS)
-    assert (cause.scope, cause.nodes, cause.plane) == ("undecided", ("n3",), "eth1")
+    assert (cause.scope, cause.nodes, cause.plane) == ("interface", ("n3",), "eth1")
     assert {"n0", "n1", "n6", "n7"} == set(cause.partners)
     assert len(cause.against) == 3 * 3
+    assert (round(cause.share, 2), cause.chance < 0.001) == (0.57, True)
 
 
 def test_a_link_towards_a_slow_sender_is_a_link():
@@ -457,7 +459,8 @@ def test_what_connects_the_groups_is_one_path():
 
 
 def test_where_a_third_of_everything_is_bad_nobody_is_blamed():
-    """Among so many, some are bad with nearly everybody they met by chance."""
+    """Among so many, some are bad with nearly everybody they met by chance: flows that share uplinks,
+    say. A single bad pair proves nothing either."""
     rng = random.Random(7)
     nodes = names(400)
     pairs = [pair for _turn in range(5) for pair in zip(*[iter(rng.sample(nodes, 400))] * 2)]
@@ -468,7 +471,7 @@ def test_where_a_third_of_everything_is_bad_nobody_is_blamed():
         node: [[obs.bad for obs in seen if obs[side] == node] for side in (1, 2)] for node in nodes
     }
     assert any(sum(way) >= 4 for ways in bad.values() for way in ways)
-    assert {cause.scope for cause in localise(seen, {})} == {"link", "undecided"}
+    assert localise(seen, {}) == []
 
 
 def test_scattered_links_are_no_path():
@@ -528,7 +531,8 @@ def test_suspects_never_vouch_for_each_other_and_partners_are_spread():
             for _plane, first, second in pairs
             if node in (first, second)
         ]
-        assert len(set(among)) == 3 and groups[node] not in among
+        # One of its own group, so that no path between groups is at fault.
+        assert len(set(among)) == 3 and groups[node] in among
 
 
 def test_partners_not_met_yet_are_preferred():
@@ -709,13 +713,17 @@ def test_whatever_was_seen_all_that_is_bad_is_explained_and_nobody_is_blamed_on_
     ]
     groups = racks(names(8), size)
     causes = localise(seen, groups)
-    assert {bad for cause in causes for bad in cause.bad} == {obs for obs in seen if obs.bad}
+    explained = {bad for cause in causes for bad in cause.bad}
+    assert explained <= {obs for obs in seen if obs.bad}
+    # Of several slow pairs with a part that is slow at times, the others are more of the same.
+    if not any(cause.share < 0.8 for cause in causes):
+        assert explained == {obs for obs in seen if obs.bad}
     named = {cause.nodes[0] for cause in causes if cause.scope in ("node", "interface")}
     for cause in causes:
         assert not any(good.bad for good in cause.against)
         if cause.scope in ("node", "interface"):
             assert len(cause.partners) >= 2 and not named & set(cause.partners)
-            assert len(cause.against) <= 0.25 * len(cause.bad)
+            assert len(cause.against) <= 0.25 * len(cause.bad) or len(cause.partners) >= 3
             for partner in cause.partners:
                 assert any(
                     not obs.bad and partner in obs[1:3] and not named & set(obs[1:3])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -200,7 +201,7 @@ FAULTS = {
         {("run", "rack r1 and rack r2 on eth1", "packet_loss", "fail")},
     ),
     "slow between racks": (
-        dict(links=between_racks(1, 2, 0.4)),
+        dict(links=between_racks(1, 2, 0.15)),
         {("run", "rack r1 and rack r2 on eth1", "slow_path", "fail")},
     ),
     "two faults": (
@@ -302,7 +303,7 @@ def after_a_dip(seed):
     readings = World(seed=seed).readings(first)
     held_up(readings, "eth1", source, target, 0)
     second = plan.follow_up(first, judge.second_pass(first, readings), 2000.0, 5.0, 100)
-    assert pairs_of(second) == [sorted((source, target))] * 2
+    assert pairs_of(second) == [sorted((source, target))] * plan.TIMES_AGAIN
     return [first, second], [readings, World(seed=seed).readings(second)], (source, target)
 
 
@@ -311,20 +312,22 @@ def with_a_slow_path():
     readings, and that pair.
     """
     first = planned(rounds="all")
-    path = {pair: 0.4 for pair in between_racks(1, 2)}
+    path = {pair: 0.4 for pair in between_racks(1, 2) if pair[1] <= "gpu04"}
     readings = World(links=path).readings(first)
     second = plan.follow_up(first, judge.second_pass(first, readings), 2000.0, 5.0, 100)
-    source, target = next(ends for ends in pairs_of(second) if ("eth1", *ends) not in path)
+    source, target = next(
+        ends for ends in pairs_of(second) if len({number <= "gpu04" for number in ends}) == 1
+    )
     return [first, second], [readings, World(links=path).readings(second)], (source, target)
 
 
-THE_PATH = ("run", "rack r1 and rack r2 on eth1", "slow_path", "fail")
+THE_PATH = ("run", "rack r1 to rack r2 on eth1", "slow_path", "fail")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("spoil", [None, held_up, missed, silent])
 @pytest.mark.parametrize("turn", [0, 1])
-def test_a_dip_of_the_first_pass_is_cleared_by_one_good_figure(spoil, turn, seed):
+def test_a_dip_of_the_first_pass_is_cleared_by_the_retest(spoil, turn, seed):
     plans, passes, ends = after_a_dip(seed)
     if spoil:
         spoil(passes[1], "eth1", *ends, turn)
@@ -337,14 +340,15 @@ def test_a_dip_of_the_first_pass_is_cleared_by_one_good_figure(spoil, turn, seed
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("dips", [1, 2, 3])
 def test_several_dips_of_one_host_are_cleared(dips, seed, host):
-    """Three of five are too many for links and too few to name the host."""
+    """Three of five are more than chance, so they are told."""
     first = planned(seed=seed)
     readings = World(seed=seed).readings(first)
     for ends in [ends for ends in pairs_of(first) if host in ends][:dips]:
         held_up(readings, "eth1", host, *{*ends} - {host}, 0)
     second = plan.follow_up(first, judge.second_pass(first, readings), 2000.0, 5.0, 100)
     judged = judge.judge([first, second], [readings, World(seed=seed).readings(second)])
-    assert (said(judged), judged.document["causes"]) == (set(), [])
+    told = {(host, "eth1", "slow_transmit", "warn")} if dips == 3 else set()
+    assert said(judged) == told
 
 
 @pytest.mark.parametrize("turn", [0, 1])
@@ -355,15 +359,15 @@ def test_one_dip_in_the_second_pass_is_no_finding(spoil, turn):
     assert said(judge.judge(plans, passes)) == {THE_PATH}
 
 
-def test_what_was_good_and_is_slow_in_both_figures_of_the_second_pass_has_changed():
+def test_what_was_good_and_is_slow_in_all_figures_of_the_second_pass_has_changed():
     plans, passes, ends = with_a_slow_path()
-    held_up(passes[1], "eth1", *ends, 0, 1)
+    held_up(passes[1], "eth1", *ends, 0, 1, 2)
     judged = judge.judge(plans, passes)
     assert said(judged) == {
         THE_PATH,
         ("run", f"{ends[0]} to {ends[1]} on eth1", "slow_link", "fail"),
     }
-    assert not any("seen once" in finding.message for _check, finding in judged.findings)
+    assert not any("bad in" in finding.message for _check, finding in judged.findings)
 
 
 @pytest.mark.parametrize("good, bad", [(0, 1), (1, 0)])
@@ -377,7 +381,7 @@ def test_a_single_slow_figure_is_no_reason_to_fail(good, bad):
                 finding.code,
                 finding.status,
                 finding.action,
-                finding.message.endswith("seen once"),
+                finding.message.endswith("bad in 1 measurement"),
             )
             for _check, finding in judged.findings
             if finding.subject.kind == "link"
@@ -386,15 +390,15 @@ def test_a_single_slow_figure_is_no_reason_to_fail(good, bad):
     # Good in the first pass; of the second there is one figure, and it is slow.
     plans, passes, ends = with_a_slow_path()
     held_up(passes[1], "eth1", *ends, bad)
-    missed(passes[1], "eth1", *ends, good)
+    missed(passes[1], "eth1", *ends, good, 2)
     assert links(judge.judge(plans, passes)) == once
     # Slow in the first pass, and not measured again.
     plans, passes, ends = after_a_dip(3)
-    missed(passes[1], "eth1", *ends, 0, 1)
+    missed(passes[1], "eth1", *ends, 0, 1, 2)
     assert links(judge.judge(plans, passes)) == once
-    # Slow in the first pass and in the one figure of the second: that is two.
+    # Slow in the first pass and in two figures of the second: that is three.
     plans, passes, ends = after_a_dip(3)
-    held_up(passes[1], "eth1", *ends, bad)
+    held_up(passes[1], "eth1", *ends, bad, 2)
     missed(passes[1], "eth1", *ends, good)
     assert links(judge.judge(plans, passes)) == {
         ("gpu", "slow_link", "fail", "fix_configuration", False)
@@ -402,15 +406,15 @@ def test_a_single_slow_figure_is_no_reason_to_fail(good, bad):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_slow_link_is_slow_in_all_three_figures(seed):
+def test_a_slow_link_is_slow_in_all_figures(seed):
     first = planned(seed=seed)
     source, target = pairs_of(first)[seed]
     judged, _passes = run(World(seed=seed, links={("eth1", source, target): 0.5}), first)
     assert said(judged) == {("run", f"{source} to {target} on eth1", "slow_link", "fail")}
-    assert [pair["rounds"] for pair in judged.findings[0][1].evidence["pairs"]] == [3]
+    assert [pair["rounds"] for pair in judged.findings[0][1].evidence["pairs"]] == [4]
 
 
-def test_the_best_figure_of_a_pass_is_in_the_matrix_and_in_the_evidence():
+def test_the_middle_figure_of_a_pass_is_in_the_matrix_and_in_the_evidence():
     first = planned(seed=1)
     source, target = pairs_of(first)[0]
     slow_link = World(seed=1, links={("eth1", source, target): 0.5})
@@ -428,13 +432,13 @@ def test_the_best_figure_of_a_pass_is_in_the_matrix_and_in_the_evidence():
         if (one["plane"], one["measure"]) == ("eth1", "bandwidth")
     )
     ends = [first["hosts"].index(source), first["hosts"].index(target)]
-    assert len(set(rates)) == 2 and [*ends, max(rates)] in matrix["cells"]
-    assert judged.findings[0][1].evidence["pairs"][0]["bits_per_second"] == max(rates)
+    assert len(set(rates)) == 3 and [*ends, median(rates)] in matrix["cells"]
+    assert judged.findings[0][1].evidence["pairs"][0]["bits_per_second"] == median(rates)
 
 
 def test_packets_that_arrived_in_one_of_two_rounds_do_arrive():
     plans, passes, ends = after_a_dip(0)
-    silent(passes[1], "eth1", *ends, 0, 1)
+    silent(passes[1], "eth1", *ends, 0, 1, 2)
     assert {hello.heard for hello in figures.gather(plans, passes).handshakes} == {0}
     for window in (
         window for host in ends for window in passes[1][host]["windows"] if window.get("round") == 1
@@ -445,7 +449,7 @@ def test_packets_that_arrived_in_one_of_two_rounds_do_arrive():
     ] * 2
     # So they do, both ways, where there is a figure of one direction.
     plans, passes, ends = after_a_dip(0)
-    silent(passes[1], "eth1", *ends, 0)
+    silent(passes[1], "eth1", *ends, 0, 2)
     window, way = measurements(passes[1], "eth1", *ends)[1]
     window["legs"][way] = {
         "error": {"reason": "timeout", "message": "iperf3 did not end within 3.6 s and was killed"}
@@ -483,7 +487,7 @@ def test_the_evidence_names_the_pairs_and_what_was_expected():
     judged, _passes = run(World(slow={("gpu07", "eth2", "transmit"): 0.33}), planned())
     finding = next(finding for result in judged.results["gpu07"] for finding in result.findings)
     assert (
-        "sends at 3.1 of 9.4 Gbit/s to" in finding.message
+        "sends at 3.1 of 9.3 Gbit/s to" in finding.message
         and "receives normally" in finding.message
     )
     assert finding.action == "drain_node" and finding.evidence["repeated"] is True
@@ -682,10 +686,12 @@ class Closed(World):
 # ---- what may not pass ----
 
 
-@pytest.mark.parametrize("hosts, bad", [(4, 2), (5, 3), (8, 4), (8, 6)])
-def test_most_of_a_fleet_being_slow_does_not_make_it_usual(hosts, bad):
+@pytest.mark.parametrize("hosts, bad, racks", [(4, 2, 1), (5, 3, 1), (8, 4, 4), (8, 6, 4)])
+def test_most_of_a_fleet_being_slow_does_not_make_it_usual(hosts, bad, racks):
     """Two that reach what the link can do are enough to tell the others."""
-    judged, _passes = run(World(slow=slow(*NAMES[:bad])), planned(hosts=hosts, planes=1))
+    judged, _passes = run(
+        World(slow=slow(*NAMES[:bad])), planned(hosts=hosts, planes=1, racks=racks)
+    )
     assert said(judged) == {(name, "eth1", "slow_both_ways", "fail") for name in NAMES[:bad]}
 
 
@@ -708,8 +714,81 @@ def test_the_one_odd_host_is_held_against_the_speed_of_its_link():
     judged, _passes = run(World(slow=slow("gpu03", share=0.2)), odd)
     assert ("gpu03", "eth1", "slow_both_ways", "fail") in said(judged)
     assert said(run(World(slow=slow("gpu03", share=0.5)), odd)[0]) == {
-        ("gpu03", "eth1", "link_speed_differs", "warn")
+        ("gpu03", "eth1", "link_speed_differs", "fail")
     }
+
+
+def speeds_said(found, **settings):
+    """The findings about link speeds: host, status and action."""
+    return [
+        (one["host"], one["finding"]["status"], one["finding"]["action"])
+        for one in planned(found=found, **settings)["findings"]
+        if one["finding"]["code"] == "link_speed_differs"
+    ]
+
+
+HALF, MOST = {"speed": 5_000_000_000}, {"speed": 8_000_000_000}
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ({"gpu03": HALF}, [("gpu03", "fail", "drain_node")]),
+        ({"gpu03": MOST}, [("gpu03", "warn", "fix_configuration")]),
+        # Another network card in one host is no port that trained down.
+        (
+            {
+                **{name: {"model": "15b3:1021"} for name in NAMES},
+                "gpu03": {**HALF, "model": "15b3:101d"},
+            },
+            [("gpu03", "warn", "fix_configuration")],
+        ),
+        (
+            {
+                **{name: {"model": "15b3:1021"} for name in NAMES},
+                "gpu03": {**HALF, "model": "15b3:1021"},
+            },
+            [("gpu03", "fail", "drain_node")],
+        ),
+        ({"gpu03": {**HALF, "model": "15b3:101d"}}, [("gpu03", "fail", "drain_node")]),
+        ({name: HALF for name in NAMES[4:]}, []),
+        ({name: {"speed": 20_000_000_000} for name in NAMES[4:]}, []),
+        ({name: HALF for name in NAMES[5:]}, []),
+    ],
+    ids=[
+        "half",
+        "most",
+        "another card",
+        "the same card",
+        "the others' cards are not known",
+        "two populations",
+        "two populations, half of them faster",
+        "three of eight",
+    ],
+)
+def test_a_port_at_half_speed_or_less_is_a_fault_and_a_population_is_none(changes, expected):
+    assert speeds_said(fleet(changes=changes)) == expected
+
+
+@pytest.mark.parametrize(
+    "slow_hosts, model, status",
+    [(3, None, "fail"), (5, None, "warn"), (5, "15b3:1021", "fail"), (6, None, "warn")],
+)
+def test_many_hosts_at_half_speed_may_be_another_kind_of_host(slow_hosts, model, status):
+    names = [f"gpu{number:02d}" for number in range(1, 33)]
+    found = {name: facts(name) for name in names}
+    for place, name in enumerate(names):
+        found[name]["interfaces"][0].update(
+            {"model": model}, **(HALF if place < slow_hosts else {})
+        )
+    said = {status for _host, status, _action in speeds_said(found, hosts=32)}
+    assert said == {status}
+
+
+def test_all_hosts_of_a_rack_at_half_speed_are_a_matter_of_the_rack():
+    found = fleet(changes={name: HALF for name in NAMES[:2]})
+    assert {status for _host, status, _action in speeds_said(found, racks=4)} == {"warn"}
+    assert {status for _host, status, _action in speeds_said(found, racks=2)} == {"fail"}
 
 
 def test_links_that_are_slower_or_of_another_mtu_than_nearly_all_are_told():
@@ -753,6 +832,100 @@ def test_a_direction_without_a_figure_was_not_measured():
     )
 
 
+class Hanging(World):
+    """iperf3 hangs in all windows of these hosts, or of the named rounds, and datagrams arrive."""
+
+    hosts, rounds = (), range(99)
+
+    def _pair(self, plan, plane, number, client, server, host):
+        window = super()._pair(plan, plane, number, client, server, host)
+        if plane == "eth1" and number in self.rounds and {client, server} & set(self.hosts):
+            if "legs" in window:
+                words = "iperf3 did not end within 3.6 s and was killed"
+                window["legs"] = {
+                    way: {"error": {"reason": "timeout", "message": words}} for way in WAYS
+                }
+        return window
+
+
+def hanging(*hosts, rounds=range(99)):
+    world = Hanging()
+    world.hosts, world.rounds = hosts, rounds
+    return world
+
+
+def test_iperf3_that_hangs_is_no_observation_and_is_counted_where_it_hung():
+    judged, passes = run(hanging("gpu04"), planned(planes=1))
+    assert passes == 1, "what was not measured is no suspect"
+    assert said(judged) == {("gpu04", "eth1", "iperf3_hung", "unknown")}
+    finding = findings_of(judged, "gpu04")["iperf3_hung", "unknown"]
+    assert finding.message.startswith(
+        "iperf3 hung in 5 of 5 rounds on eth1 while the handshake passed, with 5 partners: iperf3 "
+        "did not end within 3.6 s"
+    )
+    assert (finding.evidence["hung"], finding.evidence["rounds"]) == (5, 5)
+    missed_pairs = [one for one in judged.document["missed"] if "hung" in one["message"]]
+    assert {one["host"] for one in missed_pairs if one["partner"] == "gpu04"} == set(
+        finding.evidence["partners"]
+    )
+
+
+@pytest.mark.parametrize("hosts, rounds, status", [(1, 1, "warn"), (1, 2, "unknown")])
+def test_one_hang_beside_rates_is_a_warning(hosts, rounds, status):
+    first = planned(planes=1)
+    names = {first["hosts"][end] for end in first["pairs"]["rounds"][0]["pairs"][0][1:]}
+    judged, _passes = run(hanging(*sorted(names)[:hosts], rounds=range(rounds)), first)
+    found = {(code, status) for _host, _plane, code, status in said(judged)}
+    assert ("iperf3_hung", status) in found
+    assert {code for code, _status in found} == {"iperf3_hung"}
+
+
+def with_a_set_clock(corrected, seconds=3.0):
+    """A run in which the clock of gpu04 was set; what is measured at the wrong time meets nobody."""
+    wrong = set() if corrected else {"gpu04"}
+    world = World(blocked=lambda plane, source, target: bool({source, target} & wrong))
+    first = planned(checks=["iperf3_pairs"])
+    readings = world.readings(first)
+    readings["gpu04"].update(clock_moved_seconds=seconds, clock_corrected=corrected)
+    assert judge.second_pass(first, readings) == []
+    return judge.judge([first], [readings])
+
+
+def test_a_clock_that_was_set_is_no_closed_firewall():
+    judged = with_a_set_clock(corrected=False)
+    assert said(judged) == {
+        ("gpu04", None, "clock_moved", "unknown"),
+        ("gpu04", "eth1", "not_measured", "unknown"),
+        ("gpu04", "eth2", "not_measured", "unknown"),
+    }
+    found = findings_of(judged, "gpu04")
+    finding = found["clock_moved", "unknown"]
+    assert finding.message.startswith("clock was set forward by 3.0 s after the mesh read it; ")
+    assert finding.action == "fix_configuration"
+    assert found["not_measured", "unknown"].message.endswith(
+        "gpu04: its clock moved by +3.0 s after it was read"
+    )
+
+
+def test_a_host_that_kept_to_the_plan_is_measured_though_its_clock_was_set():
+    assert said(with_a_set_clock(corrected=True)) == {("gpu04", None, "clock_moved", "warn")}
+    assert said(with_a_set_clock(corrected=True, seconds=-0.2)) == set()
+
+
+def test_packets_that_arrive_in_the_retest_clear_a_silent_first_pass():
+    plans, passes, ends = after_a_dip(0)
+    for readings in passes:
+        silent(readings, "eth1", *ends, 0)
+    silent(passes[1], "eth1", *ends, 0, 1)
+    for host in ends:
+        for window in passes[1][host]["windows"]:
+            if "hello" in window:
+                window["hello"]["heard"] = 5
+    assert "no_path" not in {
+        code for _host, _plane, code, _status in said(judge.judge(plans, passes))
+    }
+
+
 def test_a_warning_does_not_excuse_what_was_not_measured():
     world = World(
         delays={("gpu03", "eth1"): 50.0},
@@ -761,7 +934,7 @@ def test_a_warning_does_not_excuse_what_was_not_measured():
     judged, _passes = run(world, planned())
     assert said(judged) == {
         ("gpu03", "eth1", "high_latency", "warn"),
-        ("gpu03", "eth2", "not_measured", "unknown"),
+        ("gpu03", "eth2", "iperf3_hung", "unknown"),
     }
 
 
@@ -773,7 +946,7 @@ def test_a_fault_on_one_plane_does_not_hide_that_another_was_not_measured():
     judged, _passes = run(world, planned())
     assert said(judged) == {
         ("gpu03", "eth1", "slow_both_ways", "fail"),
-        ("gpu03", "eth2", "not_measured", "unknown"),
+        ("gpu03", "eth2", "iperf3_hung", "unknown"),
     }
 
 
@@ -1098,6 +1271,19 @@ def test_a_host_that_was_only_in_the_mesh_is_judged_by_it():
     assert {node["name"]: node["fit"] for node in document["nodes"] if node["fit"] != "fit"} == {
         "gpu07": "skipped"
     }
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+@pytest.mark.parametrize("is_grouped", [False, True])
+def test_the_summary_has_a_hint_where_hosts_have_no_group(check_mode, is_grouped):
+    first = planned()
+    if not is_grouped:
+        first["groups"] = [""] * 8
+    run = identify_run("r", "preflight", 0.0, 1.0, check_mode)
+    answers = [NodeAnswer(name) for name in first["hosts"]]
+    lines = [line.text for line in console.lines_of(judge_run(run, answers, Policy(), [first]))]
+    hints = [line for line in lines if line.startswith("  mesh: 8 of 8 hosts have no group, ")]
+    assert len(hints) == (not is_grouped)
 
 
 def test_check_mode_keeps_what_is_known_without_running():

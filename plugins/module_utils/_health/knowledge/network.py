@@ -34,3 +34,19 @@ LEAST_LOST = 2
 #: tens of microseconds.
 LATENCY_FACTOR = 10.0
 LATENCY_LEAST_MS = 5.0
+#: Share of the best pairs' rate within which pairs are near the best: our own rule, wider than the
+#: spread of repeated TCP measurements between idle hosts.
+NEAR_BEST = 0.85
+#: Highest share of the usual rate that counts as slightly slow where several pairs of a host show
+#: it; a wider spread of healthy pairs lowers it. Our own rule: twice the spread of a few percent.
+DENT_SHARE = 0.93
+#: A share of the hosts, and the distance from its own median, at which hosts of equal rates are a
+#: population of their own and not broken: our own rules.
+LEAST_POPULATION = 0.2
+POPULATION_WIDTH = 0.06
+#: Share of lost pings of a host, of the accepted share of a single path, that fails the host: many
+#: pairs tell more than one. TCP and RDMA lose most of their rate at 1 % loss.
+POOLED_LOSS = 0.5
+#: Bad measurements of a link that fail the run, when most of all are bad: our own rule. One is bad by
+#: chance in hundreds.
+TIMES_BAD = 3

@@ -1,18 +1,16 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Turn the readings of hosts into figures, and figures into observations for `localise`. Pure.
+"""Turn the readings of hosts into figures. Pure.
 
 A figure exists only for a measurement that ran: if one end was late, dead, busy or did not answer,
-the pair has no figure and is never slow. The best figure of a pass counts. Figures of the second
-pass replace figures of the first.
+the pair has no figure and is never slow. Every round's figure is kept: what comes and goes is bad in
+some of them.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from ...knowledge import network as rules
-from ...knowledge.fleet import MAD_TO_DEVIATION, OUTLIER
 from ...lenient import decode, number
 from .documents import (
     CollectError,
@@ -27,7 +25,6 @@ from .documents import (
     PlannedPings,
     WindowReading,
 )
-from .observation import Observation
 from .probes.record import PairProbe
 from .probes.registry import Part, parts, planned
 
@@ -36,13 +33,12 @@ Passes = Sequence[Mapping[str, Any]]
 #: Windows of a host by kind, plane and round; pings have no round.
 Windows = Dict[Tuple[Any, ...], WindowReading]
 
-#: Values of `Observation.kind`, root cause first: at the same place, an earlier kind explains a
-#: later one.
-KINDS = ("blocked", "mtu", "loss", "slow", "latency")
+#: Seconds by which a clock may be set during a run: the slack at both ends of a pair's legs.
+CLOCK_MOVED = 0.3
 
 
 class Leg(NamedTuple):
-    """One direction of one pair in one pass; data flows from ``source`` to ``target``."""
+    """One direction of one pair in one round of a pass; data flows from ``source`` to ``target``."""
 
     plane: str
     source: str
@@ -55,8 +51,6 @@ class Leg(NamedTuple):
     cpu: Optional[float] = None
     reason: str = ""
     message: str = ""
-    #: Number of rounds with a figure; ``rate`` is the highest of these.
-    rounds: int = 0
 
 
 class Echo(NamedTuple):
@@ -86,6 +80,18 @@ class SeenHandshake(NamedTuple):
     target: str
     turn: int
     heard: int
+
+
+class Hung(NamedTuple):
+    """A round of a pair in which iperf3 gave no figure for either direction although datagrams
+    arrived both ways: no evidence about the link.
+    """
+
+    plane: str
+    client: str
+    server: str
+    turn: int
+    message: str
 
 
 class Missed(NamedTuple):
@@ -126,8 +132,12 @@ class Figures(NamedTuple):
     #: Hosts that were planned for a pass and returned nothing: {(pass number, host): reason or
     #: None}.
     silent: Dict[Tuple[int, str], str]
-    latencies: List[Latency] = []
-    grown: List[Grown] = []
+    hung: List[Hung]
+    #: Seconds by which a host's clock was set in a pass, by pass number and host, and whether the
+    #: host moved its windows accordingly.
+    clocks_moved: Dict[Tuple[int, str], Tuple[float, bool]]
+    latencies: List[Latency]
+    grown: List[Grown]
 
 
 def gather(plans: Sequence[Plan], passes: Passes, part: Optional[Part] = None) -> Figures:
@@ -135,10 +145,11 @@ def gather(plans: Sequence[Plan], passes: Passes, part: Optional[Part] = None) -
     Invalid readings count as missing.
     """
     part = part or parts(plans[0]["checks"])[0]
-    found = Figures([], [], [], [], {}, [], [])
+    found = Figures([], [], [], [], {}, [], {}, [], [])
     for turn, (plan, collected) in enumerate(zip(plans, passes), 1):
         readings = {host: _of_this_pass(plan, collected.get(host)) for host in plan["hosts"]}
         entries = {host: _windows(host_readings) for host, host_readings in readings.items()}
+        found.clocks_moved.update(_moved_clocks(turn, readings))
         pings, pairs = planned(plan, part.echoes), planned(plan, part.rates)
         if part.echoes and pings:
             _gather_pings(found, part.echoes, plan, pings, turn, entries)
@@ -147,26 +158,28 @@ def gather(plans: Sequence[Plan], passes: Passes, part: Optional[Part] = None) -
         taking_part = _taking_part(plan, pings, pairs)
         silent = [host for host in taking_part if not _has_answered(readings[host])]
         found.silent.update({(turn, host): readings[host].get("reason", "") for host in silent})
-    return _best_of_pass(found)
+    return found._replace(handshakes=_unanswered(found))
 
 
-def _best_of_pass(found: Figures) -> Figures:
-    """Keep the best round of a pass for each direction: a temporary disturbance only ever lowers a
-    rate.
+def _moved_clocks(
+    turn: int, readings: Mapping[str, HostReadings]
+) -> Dict[Tuple[int, str], Tuple[float, bool]]:
+    found = {}
+    for host, own in readings.items():
+        moved = number(own.get("clock_moved_seconds")) or 0.0
+        if abs(moved) > CLOCK_MOVED:
+            found[turn, host] = (moved, own.get("clock_corrected") is True)
+    return found
+
+
+def _unanswered(found: Figures) -> List[SeenHandshake]:
+    """The handshakes of pairs without a figure in their pass, most datagrams first. A figure of one
+    direction proves that packets arrive in both.
     """
-    legs: Dict[Tuple[int, str, str, str], Leg] = {}
-    for leg in found.legs:
-        other = legs.setdefault((leg.turn, leg.plane, leg.source, leg.target), leg)
-        if other is not leg:
-            better = max(other, leg, key=lambda one: -1.0 if one.rate is None else one.rate)
-            legs[leg.turn, leg.plane, leg.source, leg.target] = better._replace(
-                rounds=other.rounds + leg.rounds
-            )
-    # A figure of one direction proves that packets arrive in both directions.
     met = {
         (leg.turn, leg.plane, end, other)
-        for leg in legs.values()
-        if leg.rounds
+        for leg in found.legs
+        if leg.rate is not None
         for end, other in ((leg.source, leg.target), (leg.target, leg.source))
     }
     handshakes: Dict[Tuple[int, str, str, str], SeenHandshake] = {}
@@ -176,7 +189,19 @@ def _best_of_pass(found: Figures) -> Figures:
             handshakes[key] = max(
                 handshakes.get(key, handshake), handshake, key=lambda one: one.heard
             )
-    return found._replace(legs=list(legs.values()), handshakes=list(handshakes.values()))
+    # Datagrams that arrive in a later pass prove that the direction is open now.
+    opened = {
+        (later[1:], earlier)
+        for later, handshake in handshakes.items()
+        if handshake.heard
+        for earlier in range(1, later[0])
+    }
+    kept = [
+        handshake
+        for key, handshake in handshakes.items()
+        if handshake.heard or (key[1:], key[0]) not in opened
+    ]
+    return kept
 
 
 def _of_this_pass(plan: Plan, collected: Any) -> HostReadings:
@@ -314,7 +339,9 @@ def _gather_pair(
     found: Figures, probe: PairProbe, plane: str, turn: int, client: _End, server: _End
 ) -> None:
     _gather_further(found, probe, plane, turn, client, server)
-    troubles = {host: _trouble(window) for host, window in (client, server)}
+    troubles = {
+        host: _trouble(window) or _off_clock(found, turn, host) for host, window in (client, server)
+    }
     legs = (client[1] or WindowReading()).get("legs", PairLegs())
     got = [
         _leg(probe, plane, client[0], server[0], turn, legs.get("transmit", DirectionReading())),
@@ -338,6 +365,11 @@ def _gather_pair(
         for leg in got:
             found.handshakes.append(SeenHandshake(plane, leg.source, leg.target, turn, 0))
     elif all(leg.reason in probe.silent for leg in got):
+        if all(
+            (window or WindowReading()).get("hello", {}).get("heard")
+            for _host, window in (client, server)
+        ):
+            _count_hung(found, probe, Hung(plane, client[0], server[0], turn, got[0].message))
         for (source, own), (target, window) in ((client, server), (server, client)):
             sent, heard = (
                 (seen or WindowReading()).get("hello", HandshakeReading()) for seen in (own, window)
@@ -347,6 +379,19 @@ def _gather_pair(
                 found.handshakes.append(
                     SeenHandshake(plane, source, target, turn, heard.get("heard", 0))
                 )
+
+
+def _off_clock(found: Figures, turn: int, host: str) -> Optional[str]:
+    """The reason why a host whose clock was set met nobody; None if its windows were on time."""
+    moved, is_corrected = found.clocks_moved.get((turn, host), (0.0, True))
+    return None if is_corrected else f"its clock moved by {moved:+.1f} s after it was read"
+
+
+def _count_hung(found: Figures, probe: PairProbe, hung: Hung) -> None:
+    found.hung.append(hung)
+    message = f"{probe.title} hung while the handshake passed: {hung.message}"
+    for host, partner in ((hung.client, hung.server), (hung.server, hung.client)):
+        found.missed.append(Missed(probe.check, hung.plane, host, partner, message))
 
 
 def _gather_further(
@@ -396,327 +441,4 @@ def _leg(
         rate,
         reading.get("retransmits"),
         max(cpus) if cpus and probe.cpu_limit else None,
-        rounds=1,
     )
-
-
-# ---- what is expected of a pair ----
-
-
-class Expected(NamedTuple):
-    """The expected rate of pairs of a plane and link class, in bits/s, with its source. ``floor``
-    is None if there is no expectation.
-    """
-
-    floor: Optional[float]
-    #: The rate of a healthy pair.
-    usual: Optional[float]
-    #: ``override``, ``fleet`` or ``table`` (the link's own speed).
-    source: str
-    detail: str
-    #: True if iperf3 itself was the limit: one CPU core busy on most pairs.
-    cpu_limited: bool = False
-    #: The rate that the best pairs of the fleet reach.
-    best: Optional[float] = None
-
-
-#: Plane, and link speed of the slower end in bits/s (None: unknown).
-LinkClass = Tuple[str, Optional[float]]
-
-
-def link_classes(plan: Plan) -> Dict[Tuple[str, str], Optional[float]]:
-    """Link speed by plane and host, in bits/s."""
-    return {
-        (plane["name"], host): number(member.get("speed"), 0) or None
-        for plane in plan["planes"]
-        for host, member in zip(plan["hosts"], plane["members"])
-        if member
-    }
-
-
-def class_of(speeds: Mapping[Tuple[str, str], Optional[float]], leg: Leg) -> LinkClass:
-    both = (speeds.get((leg.plane, leg.source)), speeds.get((leg.plane, leg.target)))
-    return leg.plane, min(one for one in both if one is not None) if None not in both else None
-
-
-def expectations(plan: Plan, legs: Iterable[Leg]) -> Dict[LinkClass, Expected]:
-    """Expected rate by plane and link class: the operator's minimum, else the fleet's figures, else
-    the link speed.
-
-    A retest measures mostly suspects, so its figures set the expectation only if there is no
-    figure of the first pass.
-    """
-    speeds = link_classes(plan)
-    by_class: Dict[LinkClass, List[Leg]] = {}
-    for leg in legs:
-        if leg.rate is not None:
-            by_class.setdefault(class_of(speeds, leg), []).append(leg)
-    minimum = number(plan["options"].get("iperf3_pairs", {}).get("minimum"), 0)
-    return {
-        key: _expected(key[1], several, minimum * 1e9 if minimum else None)
-        for key, several in by_class.items()
-    }
-
-
-def _expected(speed: Optional[float], legs: Sequence[Leg], minimum: Optional[float]) -> Expected:
-    first = [leg for leg in legs if leg.turn == 1]
-    figures = first or legs
-    rates = sorted(leg.rate for leg in figures if leg.rate is not None)
-    usual, spread = _usual(rates, speed)
-    limited = 2 * sum(is_busy(leg) for leg in figures) > len(figures)
-    if minimum:
-        return Expected(minimum, max(usual, minimum), "override", "minimum", limited)
-    if _can_be_compared(first):
-        floor = min(rules.FLEET_SHARE * usual, usual - OUTLIER * spread)
-        best = rates[-2]  # one alone may be a slip
-        return Expected(
-            floor,
-            usual,
-            "fleet",
-            f"{len(rates)} figures, upper quartile {rate_text(usual)}",
-            limited,
-            best,
-        )
-    if speed:
-        return Expected(
-            rules.LINK_SHARE * speed, speed, "table", f"link speed {rate_text(speed)}", limited
-        )
-    return Expected(None, None, "", "", limited)
-
-
-def _usual(rates: Sequence[float], speed: Optional[float]) -> Tuple[float, float]:
-    """Return the rate of a healthy pair, and the spread of the upper half of the pairs."""
-    usual, healthy = quantile(rates, 0.75), [rate for rate in rates if rate >= quantile(rates, 0.5)]
-    attained = [rate for rate in rates if speed and rate >= rules.LINK_SHARE * speed]
-    # If most pairs are bad, the quartile is bad too; several pairs at link speed prove what is
-    # possible.
-    if len(attained) >= 2 and quantile(attained, 0.5) > usual:
-        usual, healthy = quantile(attained, 0.5), attained
-    return usual, MAD_TO_DEVIATION * quantile(sorted(abs(rate - usual) for rate in healthy), 0.5)
-
-
-def _can_be_compared(legs: Sequence[Leg]) -> bool:
-    """True if there are enough pairs, and no host is part of all of them (it would be its own
-    reference).
-    """
-    ends = [{leg.source, leg.target} for leg in legs]
-    return len(ends) >= rules.LEAST_FIGURES and not set.intersection(*ends)
-
-
-def is_busy(leg: Leg) -> bool:
-    """True if iperf3 itself was the limit."""
-    return leg.cpu is not None and leg.cpu >= rules.CPU_LIMIT
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """The quantile of sorted numbers, interpolated between the two nearest."""
-    place = share * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
-
-
-def rate_text(rate: float) -> str:
-    """Format a rate in Gbit/s, or in Mbit/s below 1 Gbit/s."""
-    return f"{rate / 1e9:.1f} Gbit/s" if rate >= 1e9 else f"{rate / 1e6:.1f} Mbit/s"
-
-
-# ---- observations ----
-
-#: The key of a family of observations: an observation of a later pass replaces one with the same
-#: key.
-Key = Tuple[str, str, str]
-
-
-class Observed(NamedTuple):
-    """Observations by family: ``echo`` (lost pings), ``size`` (large pings), ``delay`` (slow pings)
-    and ``rate`` (iperf3).
-    """
-
-    echo: Dict[Key, Observation]
-    size: Dict[Key, Observation]
-    delay: Dict[Key, Observation]
-    rate: Dict[Key, Observation]
-
-    def echo_between(self, plane: str, host: str, other: str) -> Optional[Observation]:
-        """The key for pings between two hosts on a plane, independent of their order."""
-        first, second = sorted((host, other))
-        return self.echo.get((plane, first, second))
-
-
-def observe(
-    plan: Plan, figures: Figures, expected: Mapping[LinkClass, Expected], turn: int
-) -> Observed:
-    """The observations that the figures of one pass give."""
-    observed = Observed({}, {}, {}, {})
-    echoes = [echo for echo in figures.echoes if echo.turn == turn]
-    # A retest measures mostly suspects; only the first pass shows the usual delay.
-    usual = usual_delays([echo for echo in figures.echoes if echo.turn == 1] or echoes)
-    _observe_pings(observed, plan, echoes, usual)
-    _observe_rates(observed, plan, [leg for leg in figures.legs if leg.turn == turn], expected)
-    # Arrived datagrams matter only where there is no rate.
-    for handshake in figures.handshakes:
-        key = (handshake.plane, handshake.source, handshake.target)
-        if handshake.turn == turn and key not in observed.rate:
-            bad = not handshake.heard
-            observed.rate[key] = Observation(
-                handshake.plane,
-                handshake.source,
-                handshake.target,
-                True,
-                bad,
-                "blocked" if bad else "",
-                0.0 if bad else 1.0,
-            )
-    return observed
-
-
-def merged(first: Observed, second: Observed, gone: Iterable[str]) -> Observed:
-    """Merge both passes: an observation of the retest replaces the one of the first, except
-    that a pair that only lost its connection keeps its rate. For hosts that are ``gone`` in the
-    retest, good observations of the first pass are dropped on each plane that the retest
-    measured.
-    """
-    both = Observed(*(dict(family) for family in first))
-    lost = set(gone)
-    for family, again in zip(both, second):
-        tried = {
-            (one.plane, host)
-            for one in again.values()
-            for host in (one.source, one.target)
-            if host in lost
-        }
-        for key in [
-            key
-            for key, one in family.items()
-            if not one.bad and {(one.plane, one.source), (one.plane, one.target)} & tried
-        ]:
-            del family[key]
-    both.rate.update(
-        {
-            key: one
-            for key, one in second.rate.items()
-            if one.kind != "blocked" or key not in both.rate
-        }
-    )
-    for key, one in second.echo.items():
-        if one.kind == "blocked":
-            both.size.pop(key, None)
-            both.delay.pop(key, None)
-    for family, again in (
-        (both.echo, second.echo),
-        (both.size, second.size),
-        (both.delay, second.delay),
-    ):
-        family.update(again)
-    return both
-
-
-def _by_pair(echoes: Iterable[Echo]) -> Dict[Key, List[Echo]]:
-    found: Dict[Key, List[Echo]] = {}
-    for echo in echoes:
-        first, second = sorted((echo.source, echo.target))
-        found.setdefault((echo.plane, first, second), []).append(echo)
-    return found
-
-
-def _observe_pings(
-    observed: Observed, plan: Plan, echoes: Sequence[Echo], usual: Mapping[str, float]
-) -> None:
-    most_loss = number(plan["options"].get("ping_mesh", {}).get("maximum_loss"), 0)
-    share = (rules.MAXIMUM_LOSS if most_loss is None else most_loss) / 100
-    limits = latency_limits(plan, usual)
-    mtus = {
-        (plane["name"], host): member.get("mtu")
-        for plane in plan["planes"]
-        for host, member in zip(plan["hosts"], plane["members"])
-        if member
-    }
-    for key, several in _by_pair(echoes).items():
-        sent, received = sum(echo.sent for echo in several), sum(echo.received for echo in several)
-        lost = sent - received
-        kind = (
-            "blocked"
-            if not received
-            else "loss"
-            if lost >= rules.LEAST_LOST and lost > share * sent
-            else ""
-        )
-        observed.echo[key] = _seen(key, kind, received / sent)
-        if not received:
-            continue
-        # A packet larger than the other end's MTU says nothing about the path; the plan reports
-        # different MTUs.
-        big = [echo for echo in several if echo.big_sent and _fits(mtus, echo)]
-        if big:
-            arrived, tried = (
-                sum(echo.big_received for echo in big),
-                sum(echo.big_sent for echo in big),
-            )
-            # If small packets get lost too, lost large packets say nothing about the MTU.
-            if arrived or not kind:
-                observed.size[key] = _seen(key, "" if arrived else "mtu", arrived / tried)
-        delay = _delay(several)
-        if delay is not None:
-            most = limits.get(key[0], rules.LATENCY_LEAST_MS)
-            observed.delay[key] = _seen(
-                key, "latency" if delay > most else "", min(1.0, most / delay) if delay else 1.0
-            )
-
-
-def _seen(key: Key, kind: str, left: float) -> Observation:
-    return Observation(key[0], key[1], key[2], False, bool(kind), kind, left)
-
-
-def _delay(echoes: Sequence[Echo]) -> Optional[float]:
-    """The median round trip of a pair in ms: the lower of both ends' figures, since a busy end
-    delays its own pings.
-    """
-    delays = [echo.p50_ms for echo in echoes if echo.p50_ms is not None]
-    return min(delays) if delays else None
-
-
-def _fits(mtus: Mapping[Tuple[str, str], Optional[int]], echo: Echo) -> bool:
-    source_mtu, target_mtu = (mtus.get((echo.plane, host)) for host in (echo.source, echo.target))
-    return not source_mtu or not target_mtu or source_mtu <= target_mtu
-
-
-def latency_limits(plan: Plan, usual: Mapping[str, float]) -> Dict[str, float]:
-    """The highest accepted median round trip in ms by plane: the operator's maximum, or far above
-    the usual.
-    """
-    limit = number(plan["options"].get("ping_mesh", {}).get("maximum_latency"), 0)
-    return {
-        plane: limit or max(rules.LATENCY_FACTOR * delay, rules.LATENCY_LEAST_MS)
-        for plane, delay in usual.items()
-    }
-
-
-def usual_delays(echoes: Iterable[Echo]) -> Dict[str, float]:
-    """The median round trip of all pairs in ms, by plane."""
-    delays: Dict[str, List[float]] = {}
-    for key, several in _by_pair(echoes).items():
-        delay = _delay(several)
-        if delay is not None:
-            delays.setdefault(key[0], []).append(delay)
-    return {plane: quantile(sorted(several), 0.5) for plane, several in delays.items()}
-
-
-def _observe_rates(
-    observed: Observed, plan: Plan, legs: Sequence[Leg], expected: Mapping[LinkClass, Expected]
-) -> None:
-    speeds = link_classes(plan)
-    for leg in legs:
-        if leg.rate is None:
-            continue
-        among = expected.get(class_of(speeds, leg))
-        if among is None or among.floor is None or among.usual is None:
-            continue
-        bad = leg.rate < among.floor
-        # The link speed does not tell what one CPU core can reach.
-        if bad and among.source == "table" and (among.cpu_limited or is_busy(leg)):
-            continue
-        left = min(1.0, leg.rate / among.usual) if among.usual else 1.0
-        observed.rate[(leg.plane, leg.source, leg.target)] = Observation(
-            leg.plane, leg.source, leg.target, True, bad, "slow" if bad else "", left
-        )

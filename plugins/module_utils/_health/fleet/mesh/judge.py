@@ -9,6 +9,7 @@ A host is faulty only if figures with at least two healthy partners show it. A f
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import (
     Any,
     Dict,
@@ -23,9 +24,10 @@ from typing import (
     cast,
 )
 
-from ...knowledge.network import FLEET_SHARE
+from ...knowledge import network as rules
 from ...knowledge.rdma import LINK_ERRORS
 from ...lenient import number
+from ...node_names import fold_few, natural
 from ...model import (
     FAIL,
     NODE,
@@ -40,16 +42,20 @@ from ...model import (
 )
 from . import localise
 from .documents import Matrix, MeshCause, MeshDocument, MeshExpectation, MissedMeasurement, Plan
-from .figures import Expected, Leg, Passes, quantile, rate_text
+from .localise import ELSEWHERE, Cause
+from .fabric import controls, oversubscription, slow_between
+from .figures import Leg, Passes
 from .plan import concerns
 from .probes.record import HCA, PairProbe
 from .probes.registry import BY_CHECK, DEFAULT_CHECKS as CHECKS, parts
+from .references import OTHER, Expected, Kind, is_busy, quantile, rate_text
 from .view import PING, Explained, View
 from .messages import (
     between,
     evidence_of,
     firewall_hint,
     interface_of,
+    lost_pings,
     no_traffic,
     out_of,
     ping_fault_text,
@@ -70,25 +76,39 @@ class Judged(NamedTuple):
     document: MeshDocument
 
 
-def judge(plans: Sequence[Plan], passes: Passes) -> Judged:
+#: Share of the rate within groups that a single pair between groups has at least by design.
+_DESIGN = 0.2
+#: Maximum number of unproven hosts in the evidence of a finding.
+_MOST_UNPROVEN = 64
+#: Expected number of healthy links failed in a run.
+FALSE_LINKS = 0.01
+#: Expected number of healthy nodes failed in a run of a healthy fleet: one in a thousand runs.
+FALSE_DRAINS = 0.001
+
+
+def judge(plans: Sequence[Plan], passes: Passes, false_drains: float = FALSE_DRAINS) -> Judged:
     """Judge one or two passes. ``passes`` holds the readings of each pass by host, in the order of
-    the plans.
+    the plans. A node fails only if fewer than ``false_drains`` healthy nodes of this run would look
+    as bad by chance.
     """
-    judged = [_judge_part(View(plans, passes, part)) for part in parts(plans[0]["checks"])]
+    judged = [
+        _judge_part(View(plans, passes, part), false_drains) for part in parts(plans[0]["checks"])
+    ]
     return _joined(plans, judged)
 
 
-def _judge_part(view: View) -> Judged:
+def _judge_part(view: View, false_drains: float) -> Judged:
     """Judge the probes that are evidence about the same links."""
-    causes = [view.named(explained) for explained in view.causes()]
+    causes = [view.named(explained) for explained in view.causes(slow_between(view))]
     view.know(causes)
-    results = {host: _results(view, host, causes) for host in view.plan["hosts"]}
+    doubt = _Doubt.of(view, causes, false_drains)
+    results = {host: _results(view, host, causes, doubt) for host in view.plan["hosts"]}
     findings = [
         (one.check, _run_finding(view, one))
         for one in causes
-        if one.cause.scope in ("link", "path")
+        if one.cause.scope in ("link", "path", "group")
     ]
-    findings += _fleet_findings(view)
+    findings += _fleet_findings(view, doubt)
     return Judged(results, findings, _document(view, causes))
 
 
@@ -156,10 +176,49 @@ def second_pass(plan: Plan, readings: Mapping[str, Any]) -> List[Tuple[str, str,
         view = View([plan], [readings], part)
         for family in view.families(view.observed):
             observations = list(family.values())
-            found = localise.localise(observations, view.groups)
+            found = localise.localise(observations, view.groups, localise.SUSPECT)
             for plane, first, second in localise.follow_up(found, observations, view.groups):
                 wanted.setdefault((plane, *sorted((first, second))), None)  # type: ignore[arg-type]
+        wanted.update(dict.fromkeys(controls(view)))
     return list(wanted)
+
+
+class _Doubt(NamedTuple):
+    """What keeps a cause from failing a node."""
+
+    view: View
+    #: Planes on which most nodes would be blamed, although nothing but their own figures tells what
+    #: is usual.
+    planes: Set[str]
+    false_drains: float
+
+    @classmethod
+    def of(cls, view: View, causes: Sequence[Explained], false_drains: float) -> "_Doubt":
+        blamed: Dict[str, Set[str]] = {}
+        for one in causes:
+            if one.kind == "slow" and one.cause.scope in ("node", "interface"):
+                for plane in {bad.plane for bad in one.cause.bad}:
+                    blamed.setdefault(plane, set()).update(one.cause.nodes)
+        planes = {
+            plane
+            for plane, hosts in blamed.items()
+            if 2 * len(hosts) > len(view.measured_on(plane))
+            and not view.references.is_proven(plane)
+        }
+        return cls(view, planes, false_drains)
+
+    def about(self, explained: Explained) -> str:
+        """Why the cause does not fail its node; empty if it does."""
+        cause = explained.cause
+        if cause.chance > self.false_drains:
+            return f"{cause.chance:.2g} healthy nodes of this run would look like this by chance"
+        if explained.kind != "slow":
+            return ""
+        if self.planes.intersection(bad.plane for bad in cause.bad):
+            return "most nodes are slow, so the reference is in doubt"
+        if explained.repeated is None and self.view.has_retest and not explained.slight:
+            return "the retest did not reach it"
+        return ""
 
 
 # ---- hosts ----
@@ -180,7 +239,9 @@ def _code(kind: str, direction: str) -> Tuple[str, str]:
     return _CODES.get((kind, direction)) or _CODES[(kind, "both")]
 
 
-def _results(view: View, host: str, causes: Sequence[Explained]) -> List[CheckResult]:
+def _results(
+    view: View, host: str, causes: Sequence[Explained], doubt: _Doubt
+) -> List[CheckResult]:
     """The result of each check that was planned for the host."""
     results = []
     for check in view.plan["checks"]:
@@ -196,12 +257,14 @@ def _results(view: View, host: str, causes: Sequence[Explained]) -> List[CheckRe
                 explained,
                 _undecided(view, explained)
                 if explained.cause.scope == "undecided"
-                else _node_finding(view, explained),
+                else _node_finding(view, explained, doubt),
             )
             for explained in host_causes
         ]
         # A cause that figures of both checks show is a finding of both checks.
         findings += [finding for explained, finding in host_findings if check in explained.checks]
+        if check == view.plan["checks"][-1]:
+            findings += _clock_moved(view, host)
         severe = [
             explained for explained, finding in host_findings if finding.status in (UNKNOWN, FAIL)
         ]
@@ -252,11 +315,13 @@ def _planned_findings(view: View, host: str, check: str) -> List[Finding]:
     return findings
 
 
-def _node_finding(view: View, explained: Explained) -> Finding:
+def _node_finding(view: View, explained: Explained, doubt: _Doubt) -> Finding:
     cause = explained.cause
     code, action = _code(explained.kind, cause.direction)
     status = _status(view, explained)
     message = fault_text(view, explained)
+    if status == WARN and explained.slight:
+        code, action = ("slightly_slow" if explained.kind == "slow" else code), "watch"
     if explained.is_weak:
         code, action = _firewall_code(explained), "fix_configuration"
         message += f"; {firewall_hint(view, explained)}"
@@ -265,6 +330,10 @@ def _node_finding(view: View, explained: Explained) -> Finding:
     if explained.repeated is False:
         status, action = WARN, "watch"
         message += "; the retest did not confirm this"
+    why = doubt.about(explained) if status == FAIL else ""
+    if why:
+        status, action = UNKNOWN, "watch"
+        message += f"; undecided: {why}"
     plane = interface_of(view, cause.nodes[0], cause.plane)
     subject = Subject("interface", name=plane) if cause.scope == "interface" and plane else NODE
     return Finding(code, status, message, action, subject, evidence_of(view, explained))
@@ -274,6 +343,8 @@ def _status(view: View, explained: Explained) -> str:
     """The status of a cause whose place is known."""
     if explained.is_weak:
         return UNKNOWN
+    if explained.slight:
+        return FAIL if _is_severe(view, explained) else WARN
     # High latency fails only against a maximum that the operator set.
     return (
         WARN
@@ -283,10 +354,20 @@ def _status(view: View, explained: Explained) -> str:
     )
 
 
+def _is_severe(view: View, explained: Explained) -> bool:
+    """True if what several pairs show together is as bad as a single pair may not be."""
+    cause = explained.cause
+    if explained.kind == "slow":
+        rate, usual = typical(view, cause)
+        return rate < rules.FLEET_SHARE * usual
+    lost, sent = lost_pings(view, [*cause.bad, *cause.against])
+    return lost >= rules.POOLED_LOSS * view.most_loss * sent
+
+
 def _firewall_code(explained: Explained) -> str:
     return (
         "pings_filtered"
-        if explained.check == PING
+        if explained.check == explained.echoes
         else "ports_closed"
         if explained.filtered
         else "no_connection"
@@ -343,6 +424,32 @@ def _undecided(view: View, explained: Explained) -> Finding:
     )
 
 
+def _clock_moved(view: View, host: str) -> List[Finding]:
+    """The finding about a clock that was set during the run: a warning if the host moved its
+    windows by as much.
+    """
+    moved = [
+        of_pass for (_turn, name), of_pass in view.figures.clocks_moved.items() if name == host
+    ]
+    if not moved:
+        return []
+    seconds, _is_corrected = max(moved, key=lambda one: abs(one[0]))
+    is_corrected = all(corrected for _seconds, corrected in moved)
+    way = "forward" if seconds > 0 else "back"
+    effect = (
+        "the host kept to the plan by its boot clock"
+        if is_corrected
+        else "the host measured at the wrong time"
+    )
+    message = (
+        f"clock was set {way} by {abs(seconds):.1f} s after the mesh read it; {effect}; check NTP or "
+        "chrony for steps"
+    )
+    evidence = {"moved_seconds": round(seconds, 3), "corrected": is_corrected}
+    status = WARN if is_corrected else UNKNOWN
+    return [Finding("clock_moved", status, message, "fix_configuration", NODE, evidence)]
+
+
 def _unmeasured(
     view: View, host: str, check: str, severe: Sequence[Explained], has_severe_finding: bool
 ) -> List[Finding]:
@@ -355,13 +462,44 @@ def _unmeasured(
         return [Finding("mesh_no_answer", UNKNOWN, f"no readings were collected{why}", "watch")]
     findings: List[Finding] = []
     for plane in view.planned_on(host, check):
-        if not any(explained.cause.plane in (None, plane) for explained in severe):
-            findings += (
-                _rates_missing(view, host, plane, BY_CHECK[check])
-                if BY_CHECK[check].directed
-                else _pings_missing(view, host, plane)
-            )
+        if any(explained.cause.plane in (None, plane) for explained in severe):
+            continue
+        probe = BY_CHECK[check]
+        if not probe.directed:
+            findings += _pings_missing(view, host, plane)
+            continue
+        hung = _hung(view, host, plane, probe)
+        missing = _rates_missing(view, host, plane, probe)
+        # A hang that explains the missing rate is said once.
+        findings += hung + [one for one in missing if not hung or one.code != "not_measured"]
     return findings
+
+
+def _hung(view: View, host: str, plane: str, probe: PairProbe) -> List[Finding]:
+    """The finding about rounds in which the program hung at the host while the handshake passed. One
+    such round beside rounds with a rate is a warning.
+    """
+    hung = view.hung_at(host, plane)
+    if not hung:
+        return []
+    rounds = max(view.rounds_of(host, plane), len(hung))
+    partners = sorted({end for one in hung for end in (one.client, one.server)} - {host})
+    peers = partners[0] if len(partners) == 1 else f"{len(partners)} partners"
+    message = (
+        f"{probe.title} hung in {len(hung)} of {rounds} rounds on {plane} while the handshake passed, "
+        f"with {peers}: {hung[-1].message}"
+    )
+    is_rated = any(leg.plane == plane and leg.rate is not None for leg in view.legs_at(host))
+    return [
+        Finding(
+            f"{probe.program}_hung",
+            WARN if len(hung) == 1 and is_rated else UNKNOWN,
+            message,
+            "watch",
+            Subject("interface", name=plane),
+            {"hung": len(hung), "rounds": rounds, "partners": partners[:12]},
+        )
+    ]
 
 
 def _not_measured(
@@ -433,15 +571,15 @@ def _rates_missing(view: View, host: str, plane: str, probe: PairProbe) -> List[
         for leg in legs
         if (leg.plane, leg.source, leg.target) not in view.observed.rate
     ]
-    if any(
-        among is not None and among.source == "table" for among in map(view.expected_of, unjudged)
+    judged = [leg for legs in rated.values() for leg in legs if leg not in unjudged]
+    if any(is_busy(leg) for leg in unjudged) and not all(
+        any(leg in judged for leg in legs) for legs in rated.values()
     ):
         message = (
-            f"{probe.title} uses a full CPU core on {plane}, so the link may be faster than "
-            f"measured; {probe.cpu_hint}"
+            f"limited by CPU: {probe.title} uses a full CPU core on {plane}, so the link may be "
+            f"faster than measured; {probe.cpu_hint}"
         )
         return [Finding("cpu_limited", UNKNOWN, message, "watch", Subject("interface", name=plane))]
-    judged = [leg for legs in rated.values() for leg in legs if leg not in unjudged]
     if unjudged and not judged:
         message = (
             f"the expected rate of {plane} is unknown: no link speed, and too few pairs "
@@ -600,45 +738,83 @@ def _run_finding(view: View, explained: Explained) -> Finding:
         what = f"{no_traffic(explained)} gets through"
     else:
         what = ping_fault_text(view, explained)
-    fine = (
-        "both ends are good with other hosts"
-        if cause.scope == "link"
-        else "the hosts at both ends are good elsewhere"
-    )
+    fine = {
+        "link": "both ends are good with other hosts",
+        "path": "the hosts at both ends are good elsewhere",
+        "group": "nearly all of its hosts are bad with each other and with hosts of other groups",
+    }[cause.scope]
+    if cause.scope == "path" and cause.share < 1 - localise.TOLERATED:
+        fine = f"{100 * cause.share:.0f} % of the measurements; {fine}"
     message = f"{what}, {fine}"
-    # A single slow measurement of a pair may be a temporary disturbance and does not fail a run.
-    once = (
+    # A link that is slow in few measurements may be a disturbance and does not fail a run.
+    measured = [max(one.counts[0], int(one.bad)) for one in cause.bad]
+    few = (
         cause.scope == "link"
         and explained.kind == "slow"
-        and max(map(view.times_bad, cause.bad)) < 2
+        and (max(measured) < rules.TIMES_BAD or cause.chance > FALSE_LINKS)
     )
-    status = WARN if explained.repeated is False or once else _status(view, explained)
+    unsure = cause.scope != "link" and cause.chance > FALSE_LINKS
+    loaded = explained.repeated is False and explained.kind == "slow" and cause.scope == "path"
+    over = explained.repeated is False and not (loaded and _is_as_large(view, cause))
+    status = WARN if over or few or unsure else _status(view, explained)
+    if status == FAIL and cause.scope == "path" and not view.groups:
+        status = UNKNOWN
+        message += "; without groups of hosts it is undecided where (option mesh_group_by)"
+    elif status == FAIL and explained.kind == "slow" and _may_be_design(view, cause):
+        status = WARN
     action = "watch" if status == WARN else "fix_configuration"
     if explained.is_weak:
         code = _firewall_code(explained)
         message += f"; {firewall_hint(view, explained)}"
-    if explained.repeated is False:
+    if loaded:
+        message += "; only under load, not with few pairs at once"
+    elif explained.repeated is False:
         message += "; the retest did not confirm this"
-    elif once:
-        message += "; seen once"
+    elif few:
+        message += f"; bad in {max(measured)} measurement{'' if max(measured) == 1 else 's'}"
     subject = Subject(cause.scope, name=f"{between(view, cause)} on {cause.plane or 'every plane'}")
     return Finding(code, status, message, action, subject, evidence_of(view, explained))
 
 
-def _fleet_findings(view: View) -> List[Tuple[str, Finding]]:
-    """Findings about a plane whose pairs are all slow: there are no outliers, but the link speed is
-    higher.
+def _may_be_design(view: View, cause: Cause) -> bool:
+    """True if all that connects the groups is evenly slow both ways: uplinks may be slower than a
+    host's link by design, but hardly by so much.
     """
+    rate, usual = typical(view, cause)
+    is_everything = cause.groups.count(ELSEWHERE) == 2 or len(set(view.groups.values())) == 2
+    return (
+        cause.scope == "path"
+        and is_everything
+        and cause.direction == "both"
+        and cause.share >= 1 - localise.TOLERATED
+        and rate >= usual * _DESIGN
+    )
+
+
+def _is_as_large(view: View, cause: Cause) -> bool:
+    """True if a group without this fault is as large as each group of the path: its uplinks carry
+    as much, so load is no excuse.
+    """
+    sizes = Counter(view.groups.values())
+    others = [size for group, size in sizes.items() if group not in cause.groups]
+    return all(sizes.get(group, 0) <= max(others, default=-1) for group in cause.groups)
+
+
+def _fleet_findings(view: View, doubt: _Doubt) -> List[Tuple[str, Finding]]:
+    """Findings about a plane as a whole: there are no outliers, but the pairs could be faster."""
     probe = view.part.rates
     if probe is None:
         return []
-    found = [
-        _below_link_speed(probe, plane, speed, expected)
-        if speed
-        else _uneven(probe, plane, expected)
-        for (plane, speed), expected in sorted(view.expected.items(), key=str)
-        if expected.source == "fleet"
-    ]
+    found: List[Optional[Finding]] = []
+    for kind, expected in sorted(view.references.expected.items(), key=str):
+        if expected.source == "fleet" and kind.relation != OTHER:
+            if kind.speed and kind.plane not in view.references.populations:
+                found.append(_below_link_speed(probe, kind.plane, kind.speed, expected))
+            if kind.plane not in doubt.planes:
+                found.append(_uneven(view, probe, kind, expected))
+    found += [_populations(*item) for item in sorted(view.references.populations.items())]
+    found += [_in_doubt(probe, plane) for plane in sorted(doubt.planes)]
+    found += [_oversubscribed(view, probe, plane) for plane in view.planes]
     return [(probe.check, finding) for finding in found if finding]
 
 
@@ -663,27 +839,78 @@ def _below_link_speed(
     return Finding("fleet_below_link_speed", WARN, message, "watch", subject, evidence)
 
 
-def _uneven(probe: PairProbe, plane: str, expected: Expected) -> Optional[Finding]:
-    """Findings about a plane of unknown link speed where some pairs are much faster than most."""
-    if (
-        not expected.best
-        or expected.usual is None
-        or (expected.usual >= FLEET_SHARE * expected.best)
-    ):
+def _uneven(view: View, probe: PairProbe, kind: Kind, expected: Expected) -> Optional[Finding]:
+    """Findings about a plane where some pairs are much faster than most, and nothing tells why. A
+    host with a good figure is proven; the others may be slow, or the network between them.
+    """
+    if expected.usual is None or not expected.most or not view.is_mostly_unexplained(kind):
         return None
+    good = view.good_on(kind.plane)
+    unproven = sorted(view.measured_on(kind.plane) - good, key=natural)
+    who = (
+        f"; {len(unproven)} hosts have no good figure: {', '.join(fold_few(unproven))}"
+        if unproven
+        else "; every host has a good figure"
+    )
+    hint = (
+        ""
+        if any(view.groups.values())
+        else "; hosts without a group (option mesh_group_by) cannot be told from the network between"
+    )
     message = (
-        f"some pairs reach {rate_text(expected.best)} and most no more than "
-        f"{rate_text(expected.usual)}; the link speed is unknown;"
-        f" set the option minimum of {probe.check} (Gbit/s) to the expected rate"
+        f"the reference is in doubt: some pairs reach {rate_text(expected.usual)} and most no more "
+        f"than {rate_text(expected.most)}{who}{hint}; set the option minimum of "
+        f"{probe.check} (Gbit/s) to the expected rate"
     )
     evidence = {
-        "usual": expected.usual,
-        "best": expected.best,
+        "usual": expected.most,
+        "best": expected.usual,
         "detail": expected.detail,
         "cpu_limited": expected.cpu_limited,
+        "unproven": unproven[:_MOST_UNPROVEN],
     }
+    subject = Subject("plane", name=kind.plane)
+    status = UNKNOWN if unproven else WARN
+    return Finding("reference_in_doubt", status, message, "fix_configuration", subject, evidence)
+
+
+def _populations(plane: str, populations: Sequence[Tuple[float, int]]) -> Finding:
+    several = ", ".join(f"{hosts} hosts {rate_text(rate)}" for rate, hosts in populations)
+    message = (
+        f"the hosts fall into {len(populations)} populations, which reach at best: {several}; each "
+        "is compared with itself, since the link speeds are unknown"
+    )
+    evidence = {"populations": [[rate, hosts] for rate, hosts in populations]}
     subject = Subject("plane", name=plane)
-    return Finding("fleet_uneven", WARN, message, "fix_configuration", subject, evidence)
+    return Finding("fleet_uneven", WARN, message, "watch", subject, evidence)
+
+
+def _in_doubt(probe: PairProbe, plane: str) -> Finding:
+    message = (
+        "the reference is in doubt: most hosts are slow, and nothing but their own figures tells "
+        f"what is usual; set the option minimum of {probe.check} (Gbit/s) to the expected rate"
+    )
+    subject = Subject("plane", name=plane)
+    return Finding("reference_in_doubt", UNKNOWN, message, "fix_configuration", subject)
+
+
+def _oversubscribed(view: View, probe: PairProbe, plane: str) -> Optional[Finding]:
+    """The rate between groups while all of them are busy, by the rate within a group."""
+    ratio = oversubscription(view, plane)
+    accepted = number(view.plan["options"].get(probe.check, {}).get("oversubscription"), 1) or 1.0
+    if any(cause.plane == plane and cause.bad[0].directed for cause in view.paths):
+        return None
+    if ratio is None or ratio.loaded >= min(rules.FLEET_SHARE, 0.9 / accepted):
+        return None
+    word = view.plan.get("group_by") or "group"
+    alone = f", and {100 * ratio.alone:.0f} % with few pairs at once" if ratio.alone else ""
+    message = (
+        f"hosts of different {word}s reach {100 * ratio.loaded:.0f} % of the rate within a {word} "
+        f"while all send at once (1 to {1 / ratio.loaded:.1f}){alone}; if this is by design, set the "
+        f"option oversubscription of {probe.check}"
+    )
+    subject = Subject("plane", name=plane)
+    return Finding("oversubscribed", WARN, message, "watch", subject, ratio._asdict())
 
 
 # ---- the document ----
@@ -697,8 +924,17 @@ def _document(view: View, causes: Sequence[Explained]) -> MeshDocument:
         "matrices": _matrices(view),
         "causes": [_cause(view, one) for one in causes],
         "expected": [
-            cast(MeshExpectation, {"plane": plane, "link_speed": speed, **expected._asdict()})
-            for (plane, speed), expected in sorted(view.expected.items(), key=str)
+            cast(
+                MeshExpectation,
+                {
+                    "plane": kind.plane,
+                    "link_speed": kind.speed,
+                    "relation": kind.relation,
+                    **expected._asdict(),
+                },
+            )
+            for kind, expected in sorted(view.references.expected.items(), key=str)
+            if not kind.alone
         ],
         "missed": [
             cast(MissedMeasurement, one._asdict()) for one in view.figures.missed[:_MOST_MISSED]
@@ -722,14 +958,12 @@ def _cause(view: View, explained: Explained) -> MeshCause:
 
 def _matrices(view: View) -> List[Matrix]:
     """Figures by plane as cells ``[from, to, value]``; from and to are places in ``hosts``. The
-    figure of the last pass counts; null if there is none.
+    last pass that measured the pair counts, with the median of its rounds; null if there is none.
     """
     places = view.places
     matrices: List[Matrix] = []
     for plane in view.planes:
-        rates = {
-            (leg.source, leg.target): leg.rate for leg in view.figures.legs if leg.plane == plane
-        }
+        rates = _median_rates(leg for leg in view.figures.legs if leg.plane == plane)
         echoes = {
             (echo.source, echo.target): echo for echo in view.figures.echoes if echo.plane == plane
         }
@@ -766,3 +1000,18 @@ def _matrices(view: View) -> List[Matrix]:
                     }
                 )
     return matrices
+
+
+def _median_rates(legs: Iterable[Leg]) -> Dict[Tuple[str, str], Optional[float]]:
+    turns: Dict[Tuple[str, str], Tuple[int, List[float]]] = {}
+    for leg in legs:
+        key = (leg.source, leg.target)
+        turn, rates = turns.setdefault(key, (leg.turn, []))
+        if leg.turn > turn:
+            rates = []
+            turns[key] = (leg.turn, rates)
+        if leg.rate is not None:
+            rates.append(leg.rate)
+    return {
+        key: quantile(sorted(rates), 0.5) if rates else None for key, (_t, rates) in turns.items()
+    }

@@ -2,18 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Localise faults: find the smallest set of causes that explains all bad observations.
 
-Each part (an interface, or the path between two groups) counts its observations in three slots:
-sent, received, or undirected (pings). A part is a hypothesis if at least 80 % of one slot is bad.
-Greedy cover: accept the hypothesis that explains the most bad observations, remove these, repeat. A
-remaining bad pair whose two ends are good elsewhere is a link fault. Every other remainder is
-undecided, with the pairs to measure next. Rates and pings are never mixed: a good ping says nothing
-about a slow rate, and a good rate nothing about a lost ping.
+Each part (an interface, the path between two groups, or a whole group) counts its measurements in
+three slots: sent, received, or undirected (pings). A part is a hypothesis if at least 80 % of one
+slot is bad. Greedy cover: accept the hypothesis that explains the most bad observations, remove
+these, repeat. What then is left is bad by chance, for example because flows share an uplink: it
+gives the background against which every hypothesis is tested, separately for pairs within a group
+and between groups. Parts that are bad in a smaller share are accepted if the background makes that
+unlikely. A remaining bad pair whose two ends are good elsewhere is a link fault if the background
+does not explain it. Every other remainder is undecided, with the pairs to measure next. Rates and
+pings are never mixed: a good ping says nothing about a slow rate, and a good rate nothing about a
+lost ping.
 """
 
 from __future__ import annotations
 
 import heapq
-from math import comb, log
 from typing import (
     Dict,
     FrozenSet,
@@ -28,10 +31,19 @@ from typing import (
     Tuple,
 )
 
+from .chance import AMBIENT_PING, AMBIENT_RATE, PRIOR_PINGS, PRIOR_RATES, background, tail
 from .observation import Observation
+from .references import OTHER, SAME, relation_of
 from .retest import ELSEWHERE, PARTNERS, Pair, PartnerPool
 
-NODE, INTERFACE, LINK, PATH, UNDECIDED = SCOPES = ("node", "interface", "link", "path", "undecided")
+NODE, INTERFACE, LINK, PATH, GROUP, UNDECIDED = SCOPES = (
+    "node",
+    "interface",
+    "link",
+    "path",
+    "group",
+    "undecided",
+)
 BOTH, TRANSMIT, RECEIVE, FORWARD = "both", "transmit", "receive", "forward"
 
 #: Minimum of healthy partners that see a faulty node or interface, and of nodes on each side of a
@@ -44,9 +56,26 @@ TOLERATED = 0.2
 HALF = 0.5
 #: Minimum of bad links in one slot for the interface itself to be doubted.
 MANY_LINKS = 3
+#: Minimum of members of a group for its switch to be a suspect, and share of them that must be about
+#: equally bad.
+LEAST_MEMBERS, MOST_MEMBERS = 3, 0.8
+#: Minimum share of bad measurements of a part that is faulty only at times, and of a group.
+AT_TIMES, GROUP_SHARE = 0.3, 0.4
 #: Expected number of interfaces, or paths, of a run that look this bad by chance; above it a
 #: hypothesis is rejected.
 BY_CHANCE = 0.05
+#: The same for the choice of what the retest measures again.
+SUSPECT = 0.3
+#: The background above which a single bad pair proves nothing, and the number of measurements that
+#: show it.
+CLEAN, LEAST_STRAY = 0.08, 20
+#: Share of bad measurements between groups that is expected with few pairs at once, and where the
+#: groups are not known, so that some of them may share an uplink.
+ALONE, PERHAPS_ALONE = 0.04, 0.1
+#: Share and number of bad measurements from which the network between the groups is a suspect.
+SPREAD, LEAST_ALONE = 0.15, 8
+#: Highest share of bad pings between groups that no single path explains and that is no finding.
+STRAY = 0.03
 #: Partners for each interface of a node that is suspected on several interfaces.
 PARTNERS_EACH = 2
 #: Pairs to propose where no node is proven good.
@@ -56,7 +85,7 @@ FRESH_PAIRS = 8
 class Cause(NamedTuple):
     """A localised fault, or the nodes among which the fault is undecided."""
 
-    #: ``node``, ``interface``, ``link``, ``path`` or ``undecided``.
+    #: ``node``, ``interface``, ``link``, ``path``, ``group`` or ``undecided``.
     scope: str
     #: One name for a node or an interface, two for a link, all candidates if undecided, empty for a
     #: path.
@@ -66,7 +95,8 @@ class Cause(NamedTuple):
     #: ``both``, ``transmit`` or ``receive`` for a node or interface; ``both`` or ``forward`` (first
     #: to second) for a link or path.
     direction: str
-    #: The two groups of a path; `ELSEWHERE` stands for all other groups.
+    #: The two groups of a path; `ELSEWHERE` stands for all other groups. The group whose switch or
+    #: uplinks are faulty.
     groups: Tuple[str, ...]
     #: The bad observations that the cause explains.
     bad: Tuple[Observation, ...]
@@ -76,24 +106,37 @@ class Cause(NamedTuple):
     against: Tuple[Observation, ...]
     #: Pairs (plane, node, node) to measure next in order to decide.
     further: Tuple[Tuple[str, str, str], ...]
+    #: Expected number of healthy parts of the run that look this bad by chance.
+    chance: float = 0.0
+    #: Share of the measurements of the part that are bad.
+    share: float = 1.0
 
 
 _OUT, _IN, _ANY = range(3)
 _OPPOSITE = (_IN, _OUT, _ANY)
 _SLOTS = ((0, 1, 2), (0, 1), (0, 2), (1, 2), (0,), (1,), (2,))
 #: Among hypotheses that explain equally much, a path comes before the nodes on it.
-_RANKS = {PATH: 0, UNDECIDED: 1, INTERFACE: 2}
+_RANKS = {GROUP: -1, PATH: 0, UNDECIDED: 1, INTERFACE: 2}
+
+
+#: By class of observations (see `_Localiser.classes`): numbers of bad measurements, of all, of bad
+#: pairs and of all.
+Counts = Dict[int, List[int]]
 
 
 class _FabricPart:
-    """An interface or a path, with the indices of its observations by slot."""
+    """An interface, a path or a group, with the indices of its observations by slot: those with a
+    bad measurement, and those without.
+    """
 
-    __slots__ = ("scope", "plane", "names", "bad", "good")
+    __slots__ = ("scope", "plane", "names", "bad", "good", "well")
 
     def __init__(self, scope: str, plane: str, *names: str) -> None:
         self.scope, self.plane, self.names = scope, plane, names
         self.bad: Tuple[List[int], ...] = ([], [], [])
         self.good: Tuple[List[int], ...] = ([], [], [])
+        #: Number of measurements of the good observations by slot and class; None until known.
+        self.well: List[Optional[Counts]] = [None, None, None]
 
 
 class _Hypothesis(NamedTuple):
@@ -106,6 +149,8 @@ class _Hypothesis(NamedTuple):
     partners: Tuple[str, ...]
     #: If undecided: the nodes that were measured only across this path.
     candidates: Tuple[str, ...] = ()
+    #: Expected number of healthy parts that look this bad.
+    chance: float = 0.0
 
     @property
     def rank(self) -> Tuple[int, int]:
@@ -115,14 +160,24 @@ class _Hypothesis(NamedTuple):
         return [number for slot in self.slots for number in self.part.bad[slot]]
 
 
-def localise(observations: Sequence[Observation], groups: Mapping[str, str]) -> List[Cause]:
+def localise(
+    observations: Sequence[Observation],
+    groups: Mapping[str, str],
+    by_chance: float = BY_CHANCE,
+    strays: bool = True,
+) -> List[Cause]:
     """Return the smallest set of causes that explains the bad observations, including undecided
-    causes. ``groups``: the rack (or similar) of each node.
+    causes. ``groups``: the rack (or similar) of each node. ``by_chance``: the number of healthy
+    parts that may be named. ``strays``: whether slow pairs may be left without a cause where many
+    are slow; not where the operator says what is slow.
     """
-    localiser = _Localiser([one for one in observations if one.source != one.target], groups)
+    localiser = _Localiser(
+        [one for one in observations if one.source != one.target], groups, by_chance, strays
+    )
     if not localiser.bad:
         return []
     localiser.accept_hypotheses()
+    localiser.accept_shares()
     causes = localiser.nodes()
     localiser.classify_unexplained()
     causes += localiser.paths() + localiser.links() + localiser.undecided()
@@ -135,24 +190,46 @@ def localise(observations: Sequence[Observation], groups: Mapping[str, str]) -> 
 class _Localiser:
     """The indexed observations, and the hypotheses accepted so far."""
 
-    def __init__(self, observations: List[Observation], groups: Mapping[str, str]) -> None:
-        self.seen, self.groups = observations, groups
-        self.bad = [number for number, one in enumerate(observations) if one.bad]
+    def __init__(
+        self,
+        observations: List[Observation],
+        groups: Mapping[str, str],
+        by_chance: float,
+        strays: bool,
+    ) -> None:
+        self.seen, self.groups, self.by_chance, self.strays = (
+            observations,
+            groups,
+            by_chance,
+            strays,
+        )
+        #: Bad measurements, and all, of each observation.
+        self.tallies = [one.tally for one in observations]
+        self.bad = [number for number, (bad, _times) in enumerate(self.tallies) if bad]
         self.ports: Dict[Tuple[str, str], _FabricPart] = {}
         self.routes: Dict[Tuple[str, str, str], _FabricPart] = {}
-        #: Number of observations by plane and directedness.
-        self.totals: Dict[Tuple[str, bool], int] = {}
-        #: Number of bad observations that no interface or path can explain, by plane and
-        #: directedness; None until known.
-        self.scattered: Optional[Dict[Tuple[str, bool], int]] = None
+        self.wholes: Dict[Tuple[str, str], _FabricPart] = {}
+        #: Classes of measurements that are bad by chance equally often: by plane, directedness,
+        #: whether both ends are in one group, and whether few pairs were measured at once; and the
+        #: counts of each observation by class.
+        self.classes: Dict[Tuple[str, bool, str, bool], int] = {}
+        self.shares_of: List[List[Tuple[int, List[int]]]] = []
+        #: What no hypothesis explains, by class; None: not known yet, so that only the ambient
+        #: share is expected.
+        self.rest: Optional[Dict[int, List[int]]] = None
+        self.is_retested = any(one.again[1] for one in observations)
         self.groups_of: Dict[str, Set[str]] = {}
+        self.members: Dict[Tuple[str, str], Set[str]] = {}
         self.ports_on: Dict[str, int] = {}
         self._index()
+        self._rates = [directed for _plane, directed, _relation, _few in self.classes]
         #: Number of accepted hypotheses that explain each observation.
         self.cover = [0] * len(observations)
         self.hypotheses: List[_Hypothesis] = []
         self.faulty: Set[Tuple[str, str]] = set()
         self.faulty_slots: Set[Tuple[str, str, int]] = set()
+        #: Interfaces that are faulty at times: for rates, for pings.
+        self.partly: Dict[Tuple[str, str], Set[bool]] = {}
         #: By plane, node and slot: groups of the nodes with good observations, and with bad ones.
         self._met_groups: Dict[Tuple[str, str, int], Tuple[Set[str], Set[str]]] = {}
         #: Unexplained observations: by link, and by observation the ends that may be faulty.
@@ -163,29 +240,74 @@ class _Localiser:
     def _index(self) -> None:
         ports = self.ports
         for number, one in enumerate(self.seen):
-            family = (one.plane, one.directed)
-            self.totals[family] = self.totals.get(family, 0) + 1
+            relation = relation_of(self.groups, one.source, one.target)
+            self.shares_of.append(self._shares_by_class(number, one, relation))
+            is_bad = self.tallies[number][0] > 0
             for node, slot in ((one.source, _OUT), (one.target, _IN)):
                 port = ports.get((one.plane, node))
                 if port is None:
                     port = ports[(one.plane, node)] = _FabricPart(INTERFACE, one.plane, node)
-                (port.bad if one.bad else port.good)[slot if one.directed else _ANY].append(number)
+                (port.bad if is_bad else port.good)[slot if one.directed else _ANY].append(number)
         for plane, node in ports:
             self.ports_on[plane] = self.ports_on.get(plane, 0) + 1
-            self.groups_of.setdefault(plane, set()).add(self.groups.get(node) or "")
+            group = self.groups.get(node) or ""
+            self.groups_of.setdefault(plane, set()).add(group)
+            self.members.setdefault((plane, group), set()).add(node)
         for number in self.bad:
-            for key, slot in self._routes(self.seen[number]):
-                route = self.routes.get(key)
-                if route is None:
-                    route = self.routes[key] = _FabricPart(PATH, *key)
+            for route, slot in self._parts_between(self.seen[number], True):
                 route.bad[slot].append(number)
-        for number, one in enumerate(self.seen if self.routes else []):
-            for key, slot in [] if one.bad else self._routes(one):
-                if key in self.routes:
-                    self.routes[key].good[slot].append(number)
+        for number, one in enumerate(self.seen if self.routes or self.wholes else []):
+            if not self.tallies[number][0]:
+                for route, slot in self._parts_between(one, False):
+                    route.good[slot].append(number)
+
+    def _shares_by_class(
+        self, number: int, one: Observation, relation: str
+    ) -> List[Tuple[int, List[int]]]:
+        """What an observation adds to each class: bad measurements, all, whether most are bad, 1. The
+        retest of rates, with few pairs at once, is a class of its own.
+        """
+        bad, times = self.tallies[number]
+        again = one.again if one.directed and relation != SAME else (0, 0)
+        sick = int(2 * bad > times)
+        found = []
+        for few, counts in ((False, (bad - again[0], times - again[1])), (True, again)):
+            if counts[1]:
+                kind = (one.plane, one.directed, relation, few)
+                place = self.classes.setdefault(kind, len(self.classes))
+                found.append((place, [*counts, *((sick, 1) if not found else (0, 0))]))
+        return found
+
+    def _parts_between(self, one: Observation, create: bool) -> List[Tuple[_FabricPart, int]]:
+        """The paths and groups that an observation crossed, each with the observation's slot."""
+        found = []
+        for key, slot in self._routes(one):
+            route = self.routes.get(key)
+            if route is None and create:
+                route = self.routes[key] = _FabricPart(PATH, *key)
+            if route is not None:
+                found.append((route, slot))
+        first, second = self.groups.get(one.source), self.groups.get(one.target)
+        for group, slot in ((first, _OUT), (second, _IN)):
+            if (
+                not group
+                or (first == second and slot == _IN)
+                or len(self.members[one.plane, group]) < LEAST_MEMBERS
+                or len(self.groups_of[one.plane]) < 2
+            ):
+                continue
+            whole = self.wholes.get((one.plane, group))
+            if whole is None and create:
+                whole = self.wholes[one.plane, group] = _FabricPart(GROUP, one.plane, group)
+            if whole is not None:
+                found.append((whole, slot if one.directed else _ANY))
+        return found
 
     def _routes(self, one: Observation) -> List[Tuple[Tuple[str, str, str], int]]:
         """The paths that an observation crossed, each with the observation's slot."""
+        if self.groups_of[one.plane] == {""}:
+            # Without groups, any pair may cross the network between them.
+            return [((one.plane, ELSEWHERE, ELSEWHERE), _OUT if one.directed else _ANY)]
         source, target = self.groups.get(one.source), self.groups.get(one.target)
         if not source or not target or source == target:
             return []
@@ -207,23 +329,15 @@ class _Localiser:
     # ---- hypotheses ----
 
     def accept_hypotheses(self) -> None:
-        """Accept the hypothesis with the largest gain until none qualifies. A hypothesis that no
-        longer qualifies beside the others is banned, and the cover starts again.
+        """Accept the hypothesis with the largest gain until none qualifies. Hypotheses that no
+        longer qualify beside the others, or that the remaining background explains, are banned, and
+        the cover starts again.
         """
-        may_explain = {
-            number
-            for hypothesis in map(self._hypothesis_of, self._bad_parts())
-            if hypothesis
-            for number in hypothesis.explains()
-        }
-        self.scattered = dict.fromkeys(self.totals, 0)
-        for number in self.bad:
-            self.scattered[self.seen[number].plane, self.seen[number].directed] += (
-                number not in may_explain
-            )
         banned: Set[int] = set()
         while True:
+            self.rest = None
             self._cover_greedily(banned)
+            self.rest = self._unexplained()
             standing = [
                 self._hypothesis_of(hypothesis.part, frozenset(hypothesis.explains()))
                 for hypothesis in self.hypotheses
@@ -234,28 +348,157 @@ class _Localiser:
             if not fallen:
                 # Some partners may have turned out faulty since the hypothesis was accepted.
                 self.hypotheses = [
-                    hypothesis._replace(partners=again.partners)
+                    hypothesis._replace(partners=again.partners, chance=again.chance)
                     for hypothesis, again in zip(self.hypotheses, standing)
                     if again
                 ]
                 return
             weakest = max(hypothesis.rank for hypothesis in fallen)
             banned.update(
-                id(hypothesis.part) for hypothesis in fallen if hypothesis.rank == weakest
+                id(hypothesis.part)
+                for hypothesis in fallen
+                if hypothesis.rank == weakest
+                or self._chance(hypothesis.part, hypothesis.slots, frozenset(hypothesis.explains()))
+                > self.by_chance
             )
 
+    def accept_shares(self) -> None:
+        """Accept parts that are bad only at times, the least likely by chance first; last of all
+        the network between the groups, which then is bad for a share of the paths.
+        """
+        accepted = {id(hypothesis.part) for hypothesis in self.hypotheses}
+        parts = [one for one in self._bad_parts() if id(one) not in accepted]
+        everything = [one for one in parts if one.names.count(ELSEWHERE) == 2]
+        parts = [one for one in parts if one.names.count(ELSEWHERE) < 2]
+        while parts:
+            found = [one for one in map(self._share_of, parts) if one]
+            if not found:
+                break
+            # What is accepted takes bad measurements from others, so all are tested again; those
+            # without a common end are accepted together.
+            found.sort(key=lambda one: (one.chance, -one.gain, one.part.names))
+            touched: Set[int] = set()
+            for hypothesis in found:
+                own = hypothesis.explains()
+                if touched.isdisjoint(own):
+                    self._accept(hypothesis)
+                    touched.update(own)
+                    parts.remove(hypothesis.part)
+            self.rest = self._unexplained()
+        for part in everything:
+            spread = self._spread(part)
+            if spread:
+                self._accept(spread)
+        self.rest = self._unexplained()
+
+    def _unexplained(self) -> Dict[int, List[int]]:
+        rest: Dict[int, List[int]] = {number: [0, 0, 0, 0] for number in self.classes.values()}
+        for number, shares in enumerate(self.shares_of):
+            if not self.cover[number] and not (
+                self.tallies[number][0] and self._is_unproven(self.seen[number])
+            ):
+                for kind, counts in shares:
+                    rest[kind] = _sum(rest[kind], counts)
+        return rest
+
+    def _is_unproven(self, one: Observation) -> bool:
+        """True if an end was good with nobody in this slot, so that it may be faulty itself."""
+        slots = (_OUT, _IN) if one.directed else (_ANY, _ANY)
+        return not all(
+            self.ports[one.plane, node].good[slot]
+            for node, slot in zip((one.source, one.target), slots)
+        )
+
+    def _tally(self, part: _FabricPart, slot: int, own: FrozenSet[int]) -> Counts:
+        """What of a slot no other hypothesis explains, by class."""
+        well = part.well[slot]
+        if well is None:
+            well = part.well[slot] = {}
+            for number in part.good[slot]:
+                for kind, more in self.shares_of[number]:
+                    well[kind] = _sum(well.get(kind, [0, 0, 0, 0]), more)
+        counts = dict(well)
+        for number in part.bad[slot]:
+            if self.cover[number] == (number in own):
+                for kind, more in self.shares_of[number]:
+                    counts[kind] = _sum(counts.get(kind, [0, 0, 0, 0]), more)
+        return counts
+
+    def _background(
+        self, kind: int, without: Optional[Sequence[int]] = None, of_pairs: bool = False
+    ) -> float:
+        """The share of measurements of a class, or of pairs, that are bad and that nothing explains;
+        ``without`` these.
+        """
+        rest = self.rest[kind] if self.rest else [0, 0, 0, 0]
+        place = 2 if of_pairs else 0
+        bad, times = (
+            max(0, rest[one] - (without[one] if without else 0)) for one in (place, place + 1)
+        )
+        if of_pairs or not self._rates[kind]:
+            return background(bad, times, AMBIENT_PING, PRIOR_PINGS)
+        return background(bad, times, AMBIENT_RATE, PRIOR_RATES)
+
+    def _chance(
+        self,
+        part: _FabricPart,
+        slots: Sequence[int],
+        own: FrozenSet[int] = frozenset(),
+        by_pair: bool = False,
+    ) -> float:
+        """Expected number of healthy parts of this sort that look as bad as the worst slot. Both
+        directions of a pair may share a reason, so slots are not multiplied. ``by_pair`` counts each
+        pair once, since a single bad pair is bad whenever it is measured.
+        """
+        mine: Dict[int, List[int]] = {}
+        if not own:
+            for slot in range(3):
+                for kind, counts in self._tally(part, slot, own).items():
+                    mine[kind] = _sum(mine.get(kind, [0, 0, 0, 0]), counts)
+        least = 1.0
+        for slot in slots:
+            tally = self._tally(part, slot, own)
+            bad, times, sick, pairs = (
+                sum(counts[place] for counts in tally.values()) for place in range(4)
+            )
+            if not bad:
+                continue
+            expected = sum(
+                counts[1] * self._background(kind, mine.get(kind)) for kind, counts in tally.items()
+            )
+            chance = tail(bad, times, expected / times)
+            # A pair that is bad at times is no bad link.
+            at_times = sum(
+                self.cover[number] == (number in own)
+                and self.tallies[number][0] < self.tallies[number][1]
+                for number in part.bad[slot]
+            )
+            if by_pair and not (part.scope == INTERFACE and at_times >= LEAST_PARTNERS):
+                likely = sum(
+                    counts[3] * self._background(kind, mine.get(kind), of_pairs=True)
+                    for kind, counts in tally.items()
+                )
+                chance = max(chance, tail(sick, pairs, likely / pairs))
+                if part.scope != INTERFACE and bad < 2 * expected:
+                    chance = 1.0  # paths are not all loaded alike
+            least = min(least, chance)
+        among = len(self.groups_of[part.plane] - {""})
+        like_it = (
+            self.ports_on[part.plane]
+            if part.scope == INTERFACE
+            else among
+            if part.scope == GROUP
+            else [among * (among - 1) // 2, among, 1][part.names.count(ELSEWHERE)]
+        )
+        return least * len(slots) * like_it
+
     def _bad_parts(self) -> List[_FabricPart]:
-        return [
-            one for one in list(self.ports.values()) + list(self.routes.values()) if any(one.bad)
-        ]
+        parts = [*self.wholes.values(), *self.routes.values(), *self.ports.values()]
+        return [one for one in parts if any(one.bad)]
 
     def _cover_greedily(self, banned: Set[int]) -> None:
-        self.cover, self.hypotheses, self.faulty, self.faulty_slots = (
-            [0] * len(self.seen),
-            [],
-            set(),
-            set(),
-        )
+        self.cover, self.hypotheses = [0] * len(self.seen), []
+        self.faulty, self.faulty_slots = set(), set()
         parts = [one for one in self._bad_parts() if id(one) not in banned]
         heap: List[Tuple[Tuple[int, int], int]] = []
         for number, part in enumerate(parts):
@@ -286,6 +529,19 @@ class _Localiser:
             self.cover[number] += 1
         if hypothesis.scope == INTERFACE:
             port = (hypothesis.part.plane, hypothesis.part.names[0])
+            if (
+                self.rest is not None
+                and self._share(
+                    [
+                        self.seen[number]
+                        for slot in hypothesis.slots
+                        for number in (*hypothesis.part.bad[slot], *hypothesis.part.good[slot])
+                    ]
+                )
+                < 1 - TOLERATED
+            ):
+                directed = {slot != _ANY for slot in hypothesis.slots}
+                self.partly.setdefault(port, set()).update(directed)
             self.faulty.add(port)
             self.faulty_slots.update((*port, slot) for slot in hypothesis.slots)
 
@@ -297,20 +553,203 @@ class _Localiser:
         """
         cover = self.cover
         bad = [[number for number in slot if cover[number] == (number in own)] for slot in part.bad]
-        gain, slots = _consistent(bad, part.good)
+        if part.scope == GROUP:
+            return self._group_hypothesis(part, bad, own)
+        if part.scope == PATH and self.groups_of[part.plane] == {""}:
+            return None
+        gain, slots = self._consistent(part, bad, own)
         if not slots:
+            return None
+        chance = self._chance(part, slots, own)
+        if least == LEAST_PARTNERS and chance > self.by_chance:
             return None
         numbers = [number for slot in slots for number in bad[slot]]
         if part.scope == PATH:
-            return self._path_hypothesis(part, gain, slots, numbers)
+            return self._path_hypothesis(part, gain, slots, numbers, chance)
         partners = self._healthy_partners(part, slots, bad)
-        if (
-            len(partners) < least
-            or least == LEAST_PARTNERS
-            and not self._not_by_chance(part, slots, numbers)
-        ):
+        if len(partners) < least:
             return None
-        return _Hypothesis(part, INTERFACE, gain, slots, partners)
+        return _Hypothesis(part, INTERFACE, gain, slots, partners, chance=chance)
+
+    def _consistent(
+        self, part: _FabricPart, bad: Sequence[Sequence[int]], own: FrozenSet[int]
+    ) -> Tuple[int, Tuple[int, ...]]:
+        """Find the slots that together are at least 80 % bad and hold the most bad measurements.
+        Returns the number of bad minus good measurements, and the slots (empty if none qualify).
+        """
+        ill, all_of = [0, 0, 0], [0, 0, 0]
+        for slot in range(3):
+            if bad[slot]:
+                for one in self._tally(part, slot, own).values():
+                    ill[slot] += one[0]
+                    all_of[slot] += one[1]
+        may = [ill[slot] > 0 and ill[slot] >= HALF * all_of[slot] for slot in range(3)]
+        most = gain = 0
+        found: Tuple[int, ...] = ()
+        for slots in _SLOTS:
+            if all(may[slot] for slot in slots):
+                sick = sum(ill[slot] for slot in slots)
+                fine = sum(all_of[slot] for slot in slots) - sick
+                if fine <= TOLERATED * (sick + fine) and sick > most:
+                    most, gain, found = sick, sick - fine, slots
+        return gain, found
+
+    def _group_hypothesis(
+        self, whole: _FabricPart, bad: Sequence[Sequence[int]], own: FrozenSet[int]
+    ) -> Optional[_Hypothesis]:
+        """The hypothesis that the switch of a group is faulty: nearly all of its members are bad
+        with each other and with healthy nodes of other groups.
+        """
+        slots = tuple(slot for slot in range(3) if bad[slot])
+        group = whole.names[0]
+        #: Bad measurements, and all, of each member: with other members, and with others.
+        members: Dict[str, Tuple[List[int], List[int]]] = {}
+        partners = set()
+        for slot in slots:
+            for number in (*bad[slot], *whole.good[slot]):
+                one = self.seen[number]
+                ill, times = self.tallies[number]
+                ends = [node for node in (one.source, one.target) if self.groups.get(node) == group]
+                for node in ends:
+                    counts = members.setdefault(node, ([0, 0], [0, 0]))[len(ends) == 1]
+                    counts[0] += ill
+                    counts[1] += times
+                if len(ends) == 1 and ill:
+                    partner = _other(one, ends[0])
+                    if partner not in partners and self._proven(
+                        whole.plane, partner, _OPPOSITE[slot], ends[0]
+                    ):
+                        partners.add(partner)
+        if len(members) < LEAST_MEMBERS or len(partners) < LEAST_PARTNERS:
+            return None
+        for where in (0, 1):
+            shares = [counts[where][0] / max(1, counts[where][1]) for counts in members.values()]
+            alike = sum(share >= HALF * max(shares) for share in shares)
+            if max(shares) < GROUP_SHARE or alike < MOST_MEMBERS * len(shares):
+                return None
+        chance = max(self._chance(whole, slots, own, by_pair=True), self._by_members(whole))
+        if chance > self.by_chance:
+            return None
+        gain = len([number for slot in slots for number in bad[slot]])
+        return _Hypothesis(whole, GROUP, gain, slots, tuple(sorted(partners)), chance=chance)
+
+    def _by_members(self, whole: _FabricPart) -> float:
+        """Expected number of groups whose members are all faulty by themselves, as often as nodes of
+        other groups are.
+        """
+        group = whole.names[0]
+        others = [
+            port
+            for (plane, node), port in self.ports.items()
+            if plane == whole.plane and self.groups.get(node) != group
+        ]
+        faulty = sum(
+            any(port.bad[slot] and not port.good[slot] for slot in range(3)) for port in others
+        )
+        members = len(self.members[whole.plane, group])
+        groups = len(self.groups_of[whole.plane] - {""})
+        return groups * (faulty / max(1, len(others))) ** (MOST_MEMBERS * members)
+
+    def _share_of(self, part: _FabricPart) -> Optional[_Hypothesis]:
+        """The hypothesis that a part is faulty at times: bad with several healthy partners, more
+        often than the background explains.
+        """
+        if part.scope == GROUP:
+            return self._hypothesis_of(part)
+        own: FrozenSet[int] = frozenset()
+        bad = [[number for number in slot if not self.cover[number]] for slot in part.bad]
+        slots = []
+        for slot in range(3):
+            counts = self._tally(part, slot, own) if bad[slot] else {}
+            ill, times = (sum(one[place] for one in counts.values()) for place in (0, 1))
+            if ill and ill >= (SPREAD if part.scope == PATH else AT_TIMES) * times:
+                slots.append(slot)
+        if not slots:
+            return None
+        chosen = tuple(slots)
+        chance = self._chance(part, chosen, by_pair=True)
+        if chance > self.by_chance:
+            return None
+        numbers = [number for slot in chosen for number in bad[slot]]
+        if part.scope == PATH:
+            # A single bad pair is no path, however often it is measured.
+            firm = [number for number in numbers if self.seen[number].bad]
+            if len({_ends(self.seen[number]) for number in firm}) < MANY_LINKS:
+                return None
+            return self._path_hypothesis(part, len(numbers), chosen, numbers, chance)
+        partners = self._healthy_partners(part, chosen, bad)
+        if len(partners) < MANY_LINKS or not self._comes_and_goes(part, chosen):
+            return None
+        return _Hypothesis(part, INTERFACE, len(numbers), chosen, partners, chance=chance)
+
+    def _comes_and_goes(self, part: _FabricPart, slots: Sequence[int]) -> bool:
+        """False if the retest shows partners with which all measurements are bad and others with
+        which all are good: then the partner decides, not the time.
+        """
+        pure = [0, 0]
+        for number in {number for slot in slots for number in (*part.bad[slot], *part.good[slot])}:
+            ill, times = self.tallies[number]
+            if times > 2 and not self.cover[number]:
+                if 0 < ill < times:
+                    return True
+                pure[ill > 0] += 1
+        return min(pure) < LEAST_PARTNERS
+
+    def _spread(self, part: _FabricPart) -> Optional[_Hypothesis]:
+        """The hypothesis that the network between the groups is bad for a share of the paths. Pairs
+        of the first pass load it all at once, so only the retest tells of rates.
+        """
+        slots, numbers, sick, seen = [], [], [0, 0], [0, 0]
+        for slot in range(3):
+            fresh = [number for number in part.bad[slot] if not self.cover[number]]
+            for number in (*fresh, *part.good[slot]):
+                directed = self.seen[number].directed
+                ill, times = self.seen[number].again if directed else self.tallies[number]
+                sick[directed] += ill
+                seen[directed] += times
+                if ill:
+                    numbers.append(number)
+            if fresh:
+                slots.append(slot)
+        ends = {node for number in numbers for node in self.seen[number][1:3]}
+        if self.groups_of[part.plane] == {""}:
+            if 2 * len(ends) < self.ports_on[part.plane] or len(ends) < 2 * LEAST_ALONE:
+                return None
+        else:
+            paths = {self._between(self.seen[number]) for number in numbers}
+            sure = [one for one in numbers if self._is_good_elsewhere(part, self.seen[one])]
+            if len(paths) < LEAST_PARTNERS or 2 * len(sure) < len(numbers):
+                return None
+        if seen[True]:
+            share = PERHAPS_ALONE if self.groups_of[part.plane] == {""} else ALONE
+            least = SPREAD
+        else:
+            share, least = STRAY, STRAY
+        # What is as often bad within groups is not the network between them.
+        share = max(
+            share,
+            *(
+                2 * self._background(kind)
+                for (plane, directed, relation, _few), kind in self.classes.items()
+                if plane == part.plane and directed == bool(seen[True]) and relation == SAME
+            ),
+            0.0,
+        )
+        ill, times = sick[bool(seen[True])], seen[bool(seen[True])]
+        chance = tail(ill, times, share)
+        if times < LEAST_ALONE or ill < least * times or chance > self.by_chance:
+            return None
+        return _Hypothesis(
+            part, PATH, len(numbers), tuple(slots), tuple(sorted(ends)), chance=chance
+        )
+
+    def _is_good_elsewhere(self, route: _FabricPart, one: Observation) -> bool:
+        slots = (_OUT, _IN) if one.directed else (_ANY, _ANY)
+        ends = zip((one.source, one.target), slots)
+        return all(self._elsewhere(route, node, slot) for node, slot in ends)
+
+    def _between(self, one: Observation) -> Tuple[str, ...]:
+        return tuple(sorted((self.groups[one.source], self.groups[one.target])))
 
     def _healthy_partners(
         self, port: _FabricPart, slots: Sequence[int], bad: Sequence[Sequence[int]]
@@ -343,13 +782,18 @@ class _Localiser:
                 yield partner
 
     def _path_hypothesis(
-        self, route: _FabricPart, gain: int, slots: Tuple[int, ...], numbers: List[int]
+        self,
+        route: _FabricPart,
+        gain: int,
+        slots: Tuple[int, ...],
+        numbers: List[int],
+        chance: float,
     ) -> Optional[_Hypothesis]:
         """The hypothesis that a path is faulty: both ends of its bad pairs are good elsewhere. If
         some ends were not measured elsewhere, the path or these ends are faulty (undecided).
         """
         everything = [self.seen[number] for number in numbers]
-        if not self._several(route, everything) or not self._not_by_chance(route, slots, numbers):
+        if not self._several(route, everything) or not self._stands_alone(route, slots):
             return None
         sure: List[Observation] = []
         possible: List[Observation] = []
@@ -378,13 +822,14 @@ class _Localiser:
                 gain,
                 slots,
                 tuple(sorted({node for one in sure for node in (one.source, one.target)})),
+                chance=chance,
             )
         # Undecided only if every bad pair has such an end: a node that is bad elsewhere too is
         # itself faulty.
         if self._several(route, possible) and len(possible) == len(numbers):
             proven = {node for one in possible for node in (one.source, one.target)} - unseen
             return _Hypothesis(
-                route, UNDECIDED, gain, slots, tuple(sorted(proven)), tuple(sorted(unseen))
+                route, UNDECIDED, gain, slots, tuple(sorted(proven)), tuple(sorted(unseen)), chance
             )
         return None
 
@@ -427,38 +872,32 @@ class _Localiser:
             return False
         return min(len(side) for side in sides) >= LEAST_PARTNERS
 
-    def _not_by_chance(
-        self, part: _FabricPart, slots: Sequence[int], numbers: Sequence[int]
-    ) -> bool:
-        """True if random scatter of the plane's bad pairs over all interfaces, or paths, is
-        unlikely to look this bad.
-
-        Of thousands of paths with two measured pairs each, some have two bad pairs by chance.
+    def _stands_alone(self, part: _FabricPart, slots: Sequence[int]) -> bool:
+        """False if the retest, with few pairs at once, does not show the path bad: in the first
+        pass, pairs that share an uplink are slow together. What is never slow elsewhere is no
+        matter of load.
         """
-        if self.scattered is None:
+        if not self.is_retested or _ANY in slots:
             return True
-        share = 0.0
-        for directed in {self.seen[number].directed for number in numbers}:
-            family = (part.plane, directed)
-            slots_of = (_OUT, _IN) if directed else (_ANY,)
-            others = self.totals[family] - sum(
-                len(of[slot]) for of in (part.bad, part.good) for slot in slots_of
-            )
-            share = max(share, self.scattered[family] / max(1, others))
-        # A pair that is measured both ways has two chances of being bad.
-        share = min(1.0, share * (2 if _OUT in slots and _IN in slots else 1))
-        sick = {_ends(self.seen[number]) for number in numbers}
-        ill, pairs = (
-            len(sick),
-            len(sick | {_ends(self.seen[number]) for slot in slots for number in part.good[slot]}),
+        numbers = [number for slot in slots for number in (*part.bad[slot], *part.good[slot])]
+        bad, times = (sum(self.tallies[number][place] for number in numbers) for place in (0, 1))
+        if bad >= HALF * times and self._others_are_clean(part, slots):
+            return True
+        bad_again, times_again = (
+            sum(self.seen[number].again[place] for number in numbers) for place in (0, 1)
         )
-        among = len(self.groups_of[part.plane] - {""})
-        like_it = (
-            [among * (among - 1) // 2, among, 1][part.names.count(ELSEWHERE)]
-            if part.scope == PATH
-            else self.ports_on[part.plane]
-        )
-        return share == 0 or log(like_it * comb(pairs, ill)) + ill * log(share) < log(BY_CHANCE)
+        return times_again >= LEAST_PARTNERS and bad_again * times >= HALF * bad * times_again
+
+    def _others_are_clean(self, part: _FabricPart, slots: Sequence[int]) -> bool:
+        """True if other paths of the plane are good under the load of the first pass."""
+        own = {number for slot in slots for number in (*part.bad[slot], *part.good[slot])}
+        bad = times = 0
+        for number, one in enumerate(self.seen):
+            if one.plane == part.plane and one.directed and number not in own:
+                if _is_between(self.groups, one):
+                    bad += self.tallies[number][0] - one.again[0]
+                    times += self.tallies[number][1] - one.again[1]
+        return times >= LEAST_STRAY and bad <= CLEAN * times
 
     # ---- the causes ----
 
@@ -538,7 +977,14 @@ class _Localiser:
             for slot in hypothesis.slots
             for number in hypothesis.part.good[slot]
         )
-        return Cause(scope, (node,), plane, direction, (), bad, partners, good, ())
+        chance = max(hypothesis.chance for hypothesis in hypotheses)
+        share = self._share([*bad, *good])
+        return Cause(scope, (node,), plane, direction, (), bad, partners, good, (), chance, share)
+
+    @staticmethod
+    def _share(observations: Sequence[Observation]) -> float:
+        tallies = [one.tally for one in observations]
+        return sum(bad for bad, _times in tallies) / max(1, sum(times for _bad, times in tallies))
 
     def paths(self) -> List[Cause]:
         causes = []
@@ -547,7 +993,9 @@ class _Localiser:
                 continue
             route, direction = hypothesis.part, BOTH
             names = route.names
-            if _OUT in hypothesis.slots and _IN not in hypothesis.slots and route.good[_IN]:
+            if hypothesis.scope == GROUP:
+                pass
+            elif _OUT in hypothesis.slots and _IN not in hypothesis.slots and route.good[_IN]:
                 direction = FORWARD
             elif _IN in hypothesis.slots and _OUT not in hypothesis.slots and route.good[_OUT]:
                 direction, names = FORWARD, names[::-1]
@@ -569,6 +1017,8 @@ class _Localiser:
                     hypothesis.partners,
                     good,
                     tuple(further),
+                    hypothesis.chance,
+                    self._share([*bad, *good]),
                 )
             )
         return causes
@@ -577,7 +1027,14 @@ class _Localiser:
         """Sort the unexplained observations: a link fault if both ends are good elsewhere,
         otherwise undecided.
         """
-        left = [number for number in self.bad if not self.cover[number]]
+        left = [
+            number
+            for number in self.bad
+            if self.seen[number].bad
+            and not self.cover[number]
+            and not self._is_stray(number)
+            and not self._is_folded(self.seen[number])
+        ]
         doubted = self._doubted(left)
         for number in left:
             one = self.seen[number]
@@ -594,6 +1051,27 @@ class _Localiser:
                 self._doubtful_ends[number] = tuple(candidates)
             else:
                 self._links.setdefault((one.plane, *_ends(one)), []).append(number)
+
+    def _is_stray(self, number: int) -> bool:
+        """True if so many pairs of this class are slow without a reason that this one proves
+        nothing.
+        """
+        shares = self.shares_of[number]
+        measured = sum(self.rest[kind][1] for kind, _counts in shares) if self.rest else 0
+        return (
+            self.strays
+            and self.seen[number].kind in ("slow", "latency", "loss")
+            and measured >= LEAST_STRAY
+            and max(self._background(kind, counts) for kind, counts in shares) > CLEAN
+            and self._chance_of_pair(number) > self.by_chance
+        )
+
+    def _is_folded(self, one: Observation) -> bool:
+        """True if an end is faulty at times, or in its other direction: more of the same."""
+        return any(
+            (one.plane, node) in self.partly and one.directed in self.partly[one.plane, node]
+            for node in (one.source, one.target)
+        )
 
     def links(self) -> List[Cause]:
         return [self._link(*key, numbers) for key, numbers in self._links.items()]
@@ -667,7 +1145,16 @@ class _Localiser:
             tuple(sorted(partners)),
             self._observations(against),
             ((plane, *ends),),
+            min(map(self._chance_of_pair, numbers)),
         )
+
+    def _chance_of_pair(self, number: int) -> float:
+        """Expected number of healthy pairs that look as bad as this one."""
+        bad, times = self.tallies[number]
+        shares = self.shares_of[number]
+        expected = sum(counts[1] * self._background(kind, counts) for kind, counts in shares)
+        measured = sum(self.rest[kind][1] for kind, _counts in shares) if self.rest else times
+        return tail(bad, times, expected / times) * measured
 
     def undecided(self) -> List[Cause]:
         """Merge undecided observations that share a candidate into one cause. Equal candidates on
@@ -762,22 +1249,12 @@ class _Localiser:
         return self._partners
 
 
-def _consistent(
-    bad: Sequence[Sequence[int]], good: Sequence[Sequence[int]]
-) -> Tuple[int, Tuple[int, ...]]:
-    """Find the slots that together are at least 80 % bad and hold the most bad observations.
-    Returns the number of bad minus good observations, and the slots (empty if none qualify).
-    """
-    most = gain = 0
-    found: Tuple[int, ...] = ()
-    ill, well = [len(slot) for slot in bad], [len(slot) for slot in good]
-    may = [ill[slot] > 0 and ill[slot] >= HALF * (ill[slot] + well[slot]) for slot in range(3)]
-    for slots in _SLOTS:
-        if all(may[slot] for slot in slots):
-            sick, fine = sum(ill[slot] for slot in slots), sum(well[slot] for slot in slots)
-            if fine <= TOLERATED * (sick + fine) and sick > most:
-                most, gain, found = sick, sick - fine, slots
-    return gain, found
+def _sum(counts: Sequence[int], more: Sequence[int]) -> List[int]:
+    return [one + other for one, other in zip(counts, more)]
+
+
+def _is_between(groups: Mapping[str, str], one: Observation) -> bool:
+    return relation_of(groups, one.source, one.target) == OTHER
 
 
 def _other(one: Observation, node: str) -> str:
@@ -793,10 +1270,16 @@ def _ends(one: Observation) -> Tuple[str, str]:
 
 
 def crosses(names: Tuple[str, ...], source: Optional[str], target: Optional[str]) -> bool:
-    """True if traffic between the two groups crosses the path, in either direction."""
+    """True if traffic between nodes of the two groups crosses the path, in either direction, or the
+    group if only one is named.
+    """
+    if len(names) == 1:
+        return names[0] in (source, target)
+    wild = names.count(ELSEWHERE)
+    if wild == 2 and not source and not target:
+        return True
     if not source or not target or source == target:
         return False
-    wild = names.count(ELSEWHERE)
     return wild == 2 or (
         source in names or target in names if wild else {source, target} == set(names)
     )
@@ -808,9 +1291,11 @@ def crosses(names: Tuple[str, ...], source: Optional[str], target: Optional[str]
 def follow_up(
     causes: Sequence[Cause], observations: Sequence[Observation], groups: Mapping[str, str]
 ) -> List[Pair]:
-    """The pairs of the retest: suspects with known-good partners, suspect links again, and new
-    pairs across and within the groups of suspect paths. For an undecided single node with good
-    observations, its bad pairs count as suspect links.
+    """The pairs of the retest: suspects with known-good partners, suspect links again, new pairs
+    across and within the groups of suspect paths, and unlabelled suspects with each other, since
+    they may share an uplink. For an undecided single node with good observations, its bad pairs
+    count as suspect links. The ends of a link are suspects too if several links of theirs are bad,
+    or both directions of one: they may be faulty at times.
 
     Partners are spread so that the pairs fit into few rounds.
     """
@@ -832,10 +1317,15 @@ def follow_up(
         if cause.scope == UNDECIDED and len(cause.nodes) == 1 and cause.against
     ):
         links += list(dict.fromkeys((one.plane, *_ends(one)) for one in cause.bad))[:PARTNERS]
+    doubtful = _doubtful_ends_of(causes) - suspects
     pool = PartnerPool(
         observations, suspects, groups, {(plane, node) for plane, *ends in links for node in ends}
     )
     pairs = [pool.take(*link) for link in dict.fromkeys(links)]
+    for plane, node in sorted(doubtful):
+        pairs += pool.pair(plane, node, PARTNERS_EACH, fresh=True)
+    for plane in sorted({plane for plane, _node in suspects}):
+        pairs += _fellows(pool, plane, sorted(node for on, node in suspects if on == plane), groups)
     several: Dict[str, int] = {}
     for _plane, node in suspects:
         several[node] = several.get(node, 0) + 1
@@ -847,12 +1337,41 @@ def follow_up(
         ):
             pairs += [pool.take(*pair) for pair in cause.further]
     for path in sorted(
-        {(str(cause.plane), *_named_first(cause.groups)) for cause in causes if cause.groups}
+        {
+            (str(cause.plane), *_named_first((*cause.groups, ELSEWHERE)[:2]))
+            for cause in causes
+            if cause.groups
+        }
     ):
         pairs += pool.across(*path) + pool.within(*path)
     for path in sorted(_doubtful_paths(causes, observations, groups)):
         pairs += pool.across(*path)
     return list(dict.fromkeys(pairs))
+
+
+def _doubtful_ends_of(causes: Sequence[Cause]) -> Set[Tuple[str, str]]:
+    """Interfaces with several bad links, or a link that is bad both ways."""
+    links = [cause for cause in causes if cause.scope == LINK and cause.bad[0].directed]
+    times: Dict[Tuple[str, str], int] = {}
+    for link in links:
+        for node in link.nodes:
+            both_ways = len({one.source for one in link.bad}) > 1
+            key = (str(link.plane), node)
+            times[key] = times.get(key, 0) + 1 + both_ways
+    return {key for key, count in times.items() if count > 1}
+
+
+def _fellows(
+    pool: PartnerPool, plane: str, nodes: Sequence[str], groups: Mapping[str, str]
+) -> List[Pair]:
+    """Each unlabelled suspect with the next two."""
+    without = [node for node in nodes if not groups.get(node)]
+    return [
+        pool.take(plane, node, without[(place + step) % len(without)])
+        for step in (1, 2)
+        for place, node in enumerate(without)
+        if len(without) > 2 * step
+    ]
 
 
 def _doubtful_paths(
@@ -892,18 +1411,19 @@ def _named_first(groups: Tuple[str, ...]) -> Tuple[str, str]:
 def repeated(
     cause: Cause, second: Sequence[Observation], groups: Optional[Mapping[str, str]] = None
 ) -> Optional[bool]:
-    """Whether the retest confirmed the cause: False if at least half of the predicted
-    observations were good, None if none was measured.
+    """Whether the retest confirmed the cause: False if the predicted pairs were bad at most half as
+    often as in all, None if none was measured.
 
     Paths are matched through the ``groups`` of the nodes.
     """
     families = {one.directed for one in cause.bad}
-    seen = [
-        one.bad
+    tallies = [
+        one.tally
         for one in second
         if one.directed in families and _predicts(cause, one, groups or {})
     ]
-    return 2 * sum(seen) > len(seen) if seen else None
+    bad, times = (sum(one[place] for one in tallies) for place in (0, 1))
+    return 2 * bad > min(1.0, cause.share) * times if times else None
 
 
 def _predicts(cause: Cause, one: Observation, groups: Mapping[str, str]) -> bool:
@@ -917,6 +1437,7 @@ def _predicts(cause: Cause, one: Observation, groups: Mapping[str, str]) -> bool
         return (
             not one.directed
             or cause.direction == BOTH
+            or len(cause.groups) == 1
             or source == cause.groups[0]
             or target == cause.groups[1]
         )

@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Iterable, Optional, Tuple
 
-from .figures import quantile
-from .localise import Cause
+from ...knowledge import network as rules
+from .localise import TOLERATED, Cause
 from .observation import Observation
 from .probes.registry import BY_CHECK
+from .references import quantile
 from .retest import ELSEWHERE
 from .view import Explained, View
 
@@ -34,7 +35,7 @@ def fault_text(view: View, explained: Explained) -> str:
             cause.direction, ""
         )
         preposition = {"transmit": "to", "receive": "from"}.get(cause.direction, "with")
-        return f"{verb} at {out_of(rate, usual)} {preposition} {peers}{where}{normal}"
+        return f"{verb} at {out_of(rate, usual)} {preposition} {peers}{where}{normal}{_at_times(cause)}"
     if explained.kind == "blocked":
         if cause.direction == "transmit" and not explained.is_weak:
             return f"packets sent to {peers}{where} do not arrive; packets from them do"
@@ -42,6 +43,14 @@ def fault_text(view: View, explained: Explained) -> str:
             return f"packets from {peers}{where} do not arrive; packets sent to them do"
         return f"{no_traffic(explained)} gets through to or from {peers}{where}"
     return ping_fault_text(view, explained, f" with {peers}{where}")
+
+
+def _at_times(cause: Cause) -> str:
+    if cause.share >= 1 - TOLERATED:
+        return ""
+    tallies = [one.tally for one in (*cause.bad, *cause.against)]
+    bad, times = (sum(one[place] for one in tallies) for place in (0, 1))
+    return f"; comes and goes: bad in {bad} of {times} measurements"
 
 
 def no_traffic(explained: Explained) -> str:
@@ -66,8 +75,9 @@ def ping_fault_text(view: View, explained: Explained, peers: str = "") -> str:
     """Describe a fault seen by pings, in words that fit a host, a link and a path."""
     last = [echo for bad in explained.cause.bad for echo in view.echoes_of(bad)]
     if explained.kind == "loss":
-        sent, received = sum(echo.sent for echo in last), sum(echo.received for echo in last)
-        return f"{100 * (sent - received) / max(sent, 1):.0f} % of {sent} pings lost{peers}"
+        several = explained.cause.bad + (explained.cause.against if explained.slight else ())
+        lost, sent = lost_pings(view, several)
+        return f"{100 * lost / max(sent, 1):.{0 if explained.slight is False else 1}f} % of {sent} pings lost{peers}"
     if explained.kind == "mtu":
         size = max([echo.big_size + view.headers.get(echo.plane, 0) for echo in last] or [0])
         return (
@@ -84,16 +94,30 @@ def ping_fault_text(view: View, explained: Explained, peers: str = "") -> str:
     )
 
 
+def lost_pings(view: View, pairs: Iterable[Observation]) -> Tuple[int, int]:
+    """Lost pings, and all, of these pairs in the last pass that sent any."""
+    echoes = [echo for pair in pairs for echo in view.echoes_of(pair)]
+    sent = sum(echo.sent for echo in echoes)
+    return sent - sum(echo.received for echo in echoes), sent
+
+
 def typical(view: View, cause: Cause) -> Tuple[float, float]:
-    """The median rate of the bad pairs (last pass that measured each pair), and the expected rate;
-    bits/s.
+    """The median rate of the bad measurements, and the expected rate; bits/s. Between groups, the
+    expected rate is that within them.
     """
-    legs = [several[-1] for several in map(view.legs_of, cause.bad) if several]
-    rates = sorted(leg.rate for leg in legs if leg.rate is not None)
-    usual = [
-        expected.usual for expected in map(view.expected_of, legs) if expected and expected.usual
-    ]
-    return (quantile(rates, 0.5) if rates else 0.0), (max(usual) if usual else 0.0)
+    rates, usual = [], [0.0]
+    for pair in cause.bad:
+        legs = view.legs_of(pair)
+        expected = [one.usual for one in map(view.expected_of, legs) if one and one.usual]
+        usual += expected
+        own = [leg.rate for leg in legs if leg.rate is not None]
+        floor = rules.DENT_SHARE * max(expected, default=0.0)
+        rates += [rate for rate in own if rate < floor] or own
+    if cause.scope == "path":
+        usual += [
+            view.references.within(leg) or 0.0 for bad in cause.bad[:1] for leg in view.legs_of(bad)
+        ]
+    return (quantile(sorted(rates), 0.5) if rates else 0.0), max(usual)
 
 
 def out_of(rate: float, usual: float) -> str:
@@ -111,8 +135,14 @@ def range_of(least: float, most: float) -> str:
 def between(view: View, cause: Cause) -> str:
     """Name a link or path by its two ends, and the direction if only one is bad."""
     ends = list(cause.nodes)
+    word = view.plan.get("group_by") or "group"
+    if view.inferred:
+        word = "inferred group"
+    if cause.scope == "group":
+        return f"{word} {cause.groups[0]}"
     if cause.scope == "path":
-        word = view.plan.get("group_by") or "group"
+        if set(cause.groups) == {ELSEWHERE} and not view.groups:
+            return "the hosts"
         if set(cause.groups) == {ELSEWHERE}:
             return f"each {word} and the others"
         ends = [
@@ -143,6 +173,8 @@ def evidence_of(view: View, explained: Explained) -> Dict[str, Any]:
         "pairs": [_pair_of(view, bad) for bad in cause.bad[:_MOST_PAIRS]],
         "pairs_in_all": len(cause.bad),
         "repeated": explained.repeated,
+        "share": round(cause.share, 3),
+        "confidence": max(0.0, 1 - cause.chance),
     }
     counters = {
         host: grown
@@ -171,11 +203,13 @@ def _pair_of(view: View, observation: Observation) -> Dict[str, Any]:
     if observation.directed:
         legs = view.legs_of(observation)
         if legs:
+            last = [leg for leg in legs if leg.turn == legs[-1].turn]
             pair.update(
-                bits_per_second=legs[-1].rate,
+                bits_per_second=quantile(sorted(leg.rate or 0.0 for leg in last), 0.5),
                 retransmits=legs[-1].retransmits,
                 cpu_percent=legs[-1].cpu,
-                rounds=sum(leg.rounds for leg in legs),
+                rounds=len(legs),
+                rounds_bad=observation.tally[0],
             )
             expected = view.expected_of(legs[-1])
             if expected and expected.floor is not None:

@@ -25,11 +25,13 @@ from typing import (
 )
 
 from .documents import LeftOut, Plan, PlanDescription, PlannedPairs, PlannedPings
-from .members import Facts, Members, MeshSettings, clock_of, endpoint_of, member_at
+from .launch import estimate_launch
+from .members import Facts, Members, MeshSettings, endpoint_of, member_at
 from .probes.ping import BIG_COUNT as BIG_COUNT
-from .probes.record import HCA, PairProbe
+from .probes.record import ADDRESS, HCA, PairProbe
 from .probes.registry import CHECKS, DEFAULT_CHECKS, PROBES, planned
-from .schedule import disjoint_rounds, ping_peers, sampled_rounds
+from .rails import AUTO, measured_together
+from .schedule import disjoint_rounds, lightly_loaded, ping_peers, sampled_rounds
 
 __all__ = ["MeshSettings", "describe", "follow_up", "lead", "make", "validate_settings", "shares"]
 
@@ -37,14 +39,19 @@ __all__ = ["MeshSettings", "describe", "follow_up", "lead", "make", "validate_se
 HANDSHAKE = 0.4
 #: Seconds between the pings and the first round, and between the rounds of two probes.
 _GUARD = 1.0
-#: Seconds after the last window at which a node's process ends by itself if its readings were not
-#: collected.
-_UNCOLLECTED = 600
+#: Minimum seconds after the last window at which a node's process ends by itself if its readings
+#: were not collected. Collecting takes about as long as starting, which the lead allows for, and
+#: hosts that do not answer hold it up: so many leads, and seconds beyond.
+_UNCOLLECTED, _UNCOLLECTED_LEADS, _UNCOLLECTED_SPARE = 600.0, 4, 300.0
 #: Maximum number of second-pass pairs of a host on a plane.
-_MOST_AGAIN = 4
-#: Measurements of each pair in the retest: a disturbance may slow one of them, the better one
-#: counts.
-TIMES_AGAIN = 2
+_MOST_AGAIN = 6
+#: Measurements of each pair in the retest, each from fresh ports: most of them decide.
+TIMES_AGAIN = 3
+#: In a round of the retest, one pair between groups for this many hosts of a group, or of all hosts
+#: without a group, so that the pairs do not compete for uplinks.
+_HOSTS_EACH = 8
+#: Maximum number of different rounds of the retest.
+_ROUNDS_AGAIN = 24
 #: Bytes of a small ping on the wire: 56 of data, ICMP 8, IPv6 40, Ethernet 14.
 _SMALL_FRAME = 56 + 8 + 40 + 14
 
@@ -58,16 +65,24 @@ def make(hosts: Mapping[str, Facts], settings: MeshSettings, now: float, run: st
     members = Members(hosts, settings)
     probes = [probe for probe in PROBES if probe.check in settings.checks]
     able = {probe.check: members.able(probe.check) for probe in probes}
+    together, together_why = measured_together(
+        settings.together,
+        members.hosts,
+        members.facts,
+        [plane for plane in members.planes if endpoint_of(plane) == ADDRESS],
+    )
     plan: Plan = {
         "run": run,
         "pass": 1,
         "seed": settings.seed,
         "start": now + settings.lead_seconds,
         "hosts": members.hosts,
-        "groups": [str(settings.group_of.get(host) or "") for host in members.hosts],
+        "groups": members.groups,
         "group_by": settings.group_by,
+        "group_source": members.group_source,
         "planes": members.planes,
-        "together": settings.together,
+        "together": together,
+        "together_why": together_why,
         "clocks": members.clocks,
         "checks": list(able),
         "options": {
@@ -76,35 +91,35 @@ def make(hosts: Mapping[str, Facts], settings: MeshSettings, now: float, run: st
         },
         "left_out": members.left_out,
         "findings": members.off_clocks() + members.odd_links() + members.unmeasured_fabrics(able),
+        "uncollected_seconds": max(
+            _UNCOLLECTED, _UNCOLLECTED_LEADS * settings.lead_seconds + _UNCOLLECTED_SPARE
+        ),
     }
     windows: Dict[str, Any] = {}
     for probe in probes:
         options, places = plan["options"][probe.check], able[probe.check]
         if probe.directed:
-            together = plan["together"] or probe.together(options)
-            rounds = _rounds(plan, places, settings.rounds, together)
+            at_once = plan["together"] or probe.together(options)
+            rounds = _rounds(plan, places, settings.rounds, at_once)
             windows[probe.check] = _pairs(plan, probe, rounds)
-        elif probe.pings:
+        elif probe.pings and probe.most_peers:
+            most = probe.most_peers(places, options)
             peers = [
-                _peers(plan, plane["name"], some, options["peers"])
+                _peers(plan, plane["name"], some, most)
                 for plane, some in zip(members.planes, places)
             ]
-            windows[probe.check] = probe.pings(peers, options, options["count"])
+            ping = probe.pings(peers, options, options["count"])
+            if ping and most < options["peers"]:
+                ping["peers_limit"] = most
+            windows[probe.check] = ping
     return _timed(plan, windows)
 
 
-def lead(hosts: Mapping[str, Facts], now: float) -> float:
-    """Estimate the seconds needed to start a process on every host, from the time it took to
-    collect all facts.
+def lead(hosts: Mapping[str, Facts], now: float, forks: Optional[int] = None) -> float:
+    """Estimate the seconds needed to start a process on every host, from the time that the hosts
+    took to report their facts; ``forks`` None: as many as the facts show.
     """
-    clocks = [clock for clock in map(clock_of, hosts.values()) if clock]
-    took = (
-        min(now, max(clock["answered"] for clock in clocks))
-        - min(clock["asked"] for clock in clocks)
-        if clocks
-        else 0.0
-    )
-    return max(5.0, 1.3 * took + 3.0)
+    return estimate_launch(hosts, now, forks).lead
 
 
 def shares(plan: Plan, secret: bytes) -> Dict[str, Share]:
@@ -132,8 +147,9 @@ def shares(plan: Plan, secret: bytes) -> Dict[str, Share]:
                 "pass": plan["pass"],
                 "host": host,
                 "start": start,
-                "lifetime": plan["seconds"] + _UNCOLLECTED,
+                "lifetime": plan["seconds"] + plan.get("uncollected_seconds", _UNCOLLECTED),
                 "windows": own,
+                "clock_base": clock.get("base_seconds") if clock else None,
             }
     return found
 
@@ -192,9 +208,9 @@ def follow_up(
     plan: Plan, wanted: Iterable[Tuple[str, str, str]], now: float, lead: float, count: int = 100
 ) -> Optional[Plan]:
     """Plan a retest with the wanted (plane, host, host) only: ``count`` pings for each, and
-    rounds with at most `_MOST_AGAIN` pairs of a host on a plane, in the given order. All rounds run
-    twice, so that a temporary disturbance spoils at most one measurement of a pair. None if nothing
-    can be measured. Exclusions of the first pass remain.
+    rounds with at most `_MOST_AGAIN` pairs of a host on a plane, in the given order, and with few
+    pairs between groups at once. All rounds run `TIMES_AGAIN` times. None if nothing can be
+    measured. Exclusions of the first pass remain.
     """
     places = {host: place for place, host in enumerate(plan["hosts"])}
     planes = {plane["name"]: number for number, plane in enumerate(plan["planes"])}
@@ -221,8 +237,12 @@ def follow_up(
         options = plan["options"].get(probe.check, {})
         if probe.directed:
             together = plan["together"] or (bool(options) and probe.together(options))
-            rounds = disjoint_rounds(_few_each(able(probe)), together)
-            several = [[list(triple) for triple in one] for one in rounds * TIMES_AGAIN]
+            rounds = [
+                some
+                for one in disjoint_rounds(_few_each(able(probe)), together)
+                for some in lightly_loaded(one, plan["groups"], _HOSTS_EACH)
+            ][:_ROUNDS_AGAIN]
+            several = [[list(triple) for triple in one] for one in _repeated(rounds)]
             windows[probe.check] = _pairs(plan, probe, several)
         elif probe.pings:
             peers: List[List[List[int]]] = [
@@ -237,6 +257,15 @@ def follow_up(
         return None
     second: Plan = {**plan, "pass": 2, "start": now + lead, "left_out": [], "findings": []}
     return _timed(second, windows)
+
+
+def _repeated(rounds: List[List[Tuple[int, int, int]]]) -> List[List[Tuple[int, int, int]]]:
+    """All rounds `TIMES_AGAIN` times, each in odd and in even places: a fault may show in every
+    second round.
+    """
+    shift = 1 - len(rounds) % 2
+    places = [turn * shift % max(1, len(rounds)) for turn in range(TIMES_AGAIN)]
+    return [one for place in places for one in rounds[place:] + rounds[:place]]
 
 
 # ---- settings ----
@@ -258,6 +287,10 @@ def validate_settings(settings: MeshSettings) -> None:
         raise ValueError(f"rounds: {rounds!r} is invalid; expected a positive integer or 'all'")
     if settings.plane_class not in (None, "data", "mgmt"):
         raise ValueError(f"plane: {settings.plane_class!r} is invalid; expected data or mgmt")
+    if settings.together not in (True, False, AUTO):
+        raise ValueError(
+            f"together: {settings.together!r} is invalid; expected true, false or auto"
+        )
     for host, names in settings.interfaces.items():
         if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
             raise ValueError(
@@ -304,7 +337,7 @@ def _timed(plan: Plan, windows: Mapping[str, Any]) -> Plan:
 
 
 def _peers(plan: Plan, plane: str, places: List[int], most: int) -> List[List[int]]:
-    """Peers of every host on a plane; only ``places`` take part."""
+    """At most ``most`` peers of every host on a plane; only ``places`` take part."""
     peers: List[List[int]] = [[] for _host in plan["hosts"]]
     groups = [plan["groups"][place] for place in places]
     for place, some in zip(
@@ -442,6 +475,8 @@ Share = TypedDict(
         "start": float,
         "lifetime": float,
         "windows": List[Dict[str, Any]],
+        #: See `HostClock`; None if it was not read.
+        "clock_base": Optional[float],
     },
 )
 

@@ -7,6 +7,7 @@ as possible, so that the pairs fit into few rounds. Pure.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple
 
 from .observation import Observation
@@ -57,6 +58,7 @@ class PartnerPool:
                     self._of_groups.setdefault((plane, groups[node]), []).append(node)
                     self._of_groups.setdefault((plane, ELSEWHERE), []).append(node)
         self.heaps: Dict[str, List[Tuple[int, str]]] = {}
+        self._good_of_groups: Dict[Tuple[str, str], List[str]] = {}
         spared = set(spared)
         for plane in self.seen:
             # If rates were measured, a known-good partner has a good rate each way; a ping does not
@@ -65,9 +67,11 @@ class PartnerPool:
             proven = proven or good.get((plane, False), set()) | sends.get((plane, False), set())
             proven = {node for node in proven if (plane, node) not in suspects}
             free = {node for node in proven if (plane, node) not in spared}
-            self.heaps[plane] = [
-                (0, node) for node in sorted(free if len(free) >= PARTNERS else proven)
-            ]
+            chosen = sorted(free if len(free) >= PARTNERS else proven)
+            self.heaps[plane] = [(0, node) for node in chosen]
+            for node in chosen:
+                if groups.get(node):
+                    self._good_of_groups.setdefault((plane, groups[node]), []).append(node)
 
     def take(self, plane: str, one: str, other: str) -> Pair:
         for node in (one, other):
@@ -75,11 +79,27 @@ class PartnerPool:
         return (plane, one, other) if one < other else (plane, other, one)
 
     def pair(self, plane: str, node: str, count: int, fresh: bool = False) -> List[Pair]:
-        """Pair a suspect with the given number of known-good partners: least used first, then not
-        measured with it yet, then from groups new to it.
+        """Pair a suspect with the given number of known-good partners: one of its own group first,
+        so that no path between groups can be at fault, then least used, not measured with it yet,
+        from groups new to it.
         """
         pairs: List[Pair] = []
-        used, taken = {self.groups.get(node) or ""}, {node}
+        own = self.groups.get(node)
+        used, taken = {own or ""}, {node}
+        if own and count > 1:
+            met = self.met.get((plane, node), set())
+            near = min(
+                (
+                    one
+                    for one in self._good_of_groups.get((plane, own), [])
+                    if one != node and not (fresh and one in met)
+                ),
+                key=lambda one: (self.loads.get(one, 0), one in met, one),
+                default=None,
+            )
+            if near is not None:
+                taken.add(near)
+                pairs.append(self.take(plane, node, near))
         while len(pairs) < count:
             looked = self._least(
                 plane, taken, self.met.get((plane, node), set()) if fresh else set()
@@ -141,9 +161,9 @@ class PartnerPool:
                 pairs.append(self.take(plane, node, other))
         return pairs
 
-    def across(self, plane: str, one: str, other: str) -> List[Pair]:
-        """Two pairs across a path, unmeasured ones if possible."""
-        return self._disjoint(plane, one, other, 2)
+    def across(self, plane: str, one: str, other: str, count: int = 2) -> List[Pair]:
+        """Pairs across a path, unmeasured ones if possible."""
+        return self._disjoint(plane, one, other, count)
 
     def within(self, plane: str, one: str, other: str) -> List[Pair]:
         """One pair within each group of a path."""
@@ -155,28 +175,39 @@ class PartnerPool:
         ]
 
     def _disjoint(self, plane: str, near: str, far: str, count: int) -> List[Pair]:
-        """Pairs between two groups, or within one, of nodes that are not suspects."""
+        """Pairs between two groups, or within one, of nodes that are not suspects. Groups of
+        `ELSEWHERE` take turns, in all combinations.
+        """
         pairs: List[Pair] = []
         taken: Set[str] = set()
+        turns: Counter[str] = Counter()
+        combined: Counter[Tuple[str, ...]] = Counter()
         for _turn in range(count):
             ones = (node for node in self._of_groups.get((plane, near), []) if node not in taken)
-            one = min(ones, key=lambda node: (self.loads.get(node, 0), node), default=None)
+            one = min(
+                ones,
+                key=lambda node: (turns[self.groups[node]], self.loads.get(node, 0), node),
+                default=None,
+            )
             if one is None:
                 break
             taken.add(one)
-            met = self.met[(plane, one)]
+            met, own = self.met[(plane, one)], self.groups[one]
 
-            def wanted(node: str, met: Set[str] = met) -> Any:
-                return node in met, self.loads.get(node, 0), node
+            def wanted(node: str, met: Set[str] = met, own: str = own) -> Any:
+                group = self.groups[node]
+                both = tuple(sorted((own, group)))
+                return combined[both], turns[group], node in met, self.loads.get(node, 0), node
 
             others = (
                 node
                 for node in self._of_groups.get((plane, far), [])
-                if node not in taken
-                and (near == far != ELSEWHERE) == (self.groups[node] == self.groups[one])
+                if node not in taken and (near == far != ELSEWHERE) == (self.groups[node] == own)
             )
             other = min(others, key=wanted, default=None)
             if other is not None:
                 taken.add(other)
+                turns.update((own, self.groups[other]))
+                combined.update([tuple(sorted((own, self.groups[other])))])
                 pairs.append(self.take(plane, one, other))
         return pairs

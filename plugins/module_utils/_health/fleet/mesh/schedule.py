@@ -122,6 +122,37 @@ def disjoint_rounds(wanted: Iterable[Wanted], together: bool = False) -> List[Li
     return [some for some in rounds if some]
 
 
+def lightly_loaded(
+    pairs: Sequence[Wanted], groups: Sequence[str], hosts_each: int
+) -> List[List[Wanted]]:
+    """Split a round so that few of its pairs cross between groups at once: on each plane, one for
+    ``hosts_each`` hosts of a group, at least one. A host without a group may be in any of them: if
+    there are groups, its pairs are the only ones of a round that cross. ``groups`` holds the group
+    of each host by place.
+    """
+    sizes = Counter(groups)
+    everywhere = set(sizes)
+    rounds: List[List[Wanted]] = []
+    loads: List[Counter[Tuple[Any, str]]] = []
+    for plane, one, other in pairs:
+        ends = {groups[one], groups[other]}
+        crossed = everywhere if "" in ends else ends if len(ends) > 1 else set()
+        place = next(
+            (
+                place
+                for place, load in enumerate(loads)
+                if all(load[plane, end] < max(1, sizes[end] // hosts_each) for end in crossed)
+            ),
+            len(rounds),
+        )
+        if place == len(rounds):
+            rounds.append([])
+            loads.append(Counter())
+        rounds[place].append((plane, one, other))
+        loads[place].update((plane, end) for end in crossed)
+    return rounds
+
+
 def _vacated(
     held: Dict[Hashable, Dict[int, Hashable]],
     ends: Ends,

@@ -6,37 +6,23 @@ explain bad figures. Pure.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from ...knowledge.network import PING_HEADERS
+from ...knowledge import network as rules
+from ...lenient import number
 from . import localise
-from .figures import (
-    KINDS,
-    Echo,
-    Expected,
-    Figures,
-    Grown,
-    Latency,
-    Leg,
-    LinkClass,
-    Missed,
-    Observed,
-    Passes,
-    class_of,
-    expectations,
-    gather,
-    latency_limits,
-    link_classes,
-    observe,
-    merged,
-    usual_delays,
-)
+from .figures import Echo, Figures, Grown, Hung, Latency, Leg, Missed, Passes, gather
 from .documents import Plan
-from .localise import Cause
+from .inferred import inferred_groups
+from .localise import TOLERATED, Cause
 from .members import endpoint_of
-from .observation import Observation
+from .observation import KINDS, Observation, Observed, latency_limits, merged, observe, usual_delays
 from .probes.registry import BY_CHECK, DEFAULT_CHECKS, Part, parts, planned
+from .references import Expected, Kind, References
 
+#: Expected number of healthy parts named by the sensitive comparison.
+_SURE = 0.01
 #: The checks that `View.causes` names for the two kinds of figures, echoes and rates; `View.named`
 #: gives causes the names of the probes of the view.
 PING, IPERF = DEFAULT_CHECKS
@@ -55,6 +41,8 @@ class Explained(NamedTuple):
     repeated: Optional[bool] = None
     #: True if nothing arrives in this check while the other check's packets arrive.
     filtered: bool = False
+    #: True if only the sensitive comparison of several pairs shows the cause.
+    slight: bool = False
     #: The checks whose figures are echoes and rates.
     echoes: str = PING
     rates: str = IPERF
@@ -105,6 +93,17 @@ def _plan_of(plan: Plan, part: Part) -> Plan:
     return own
 
 
+def _planned_rounds(plans: Sequence[Plan], part: Part) -> Counter[Tuple[str, str]]:
+    """The number of rounds in which a host is in a pair, by host and plane, over all passes."""
+    rounds: Counter[Tuple[str, str]] = Counter()
+    for plan in plans:
+        pairs = planned(plan, part.rates)
+        for measured in pairs["rounds"] if pairs else []:
+            for plane, *ends in measured["pairs"]:
+                rounds.update((plan["hosts"][end], plan["planes"][plane]["name"]) for end in ends)
+    return rounds
+
+
 class View:
     """The figures of one part of a run with their expectations; by default of its first part."""
 
@@ -116,11 +115,17 @@ class View:
             host: group for host, group in zip(self.plan["hosts"], self.plan["groups"]) if group
         }
         self.figures: Figures = gather(plans, passes, self.part)
-        self.speeds = link_classes(self.plan)
         silent = self.figures.silent
-        self.expected: Dict[LinkClass, Expected] = self._expectations()
-        self.first: Observed = observe(self.plan, self.figures, self.expected, 1)
-        self.second: Observed = observe(self.plan, self.figures, self.expected, 2)
+        self.references = References(self.plan, self.figures.legs, self.groups, self.part.rates)
+        self._observe()
+        #: Groups of unlabelled hosts that the figures of the retest show, by host.
+        self.inferred: Dict[str, str] = inferred_groups(
+            self.first.rate.values(), self.second.rate.values(), self.plan["hosts"], self.groups
+        )
+        if self.inferred:
+            self.groups.update(self.inferred)
+            self.references = References(self.plan, self.figures.legs, self.groups, self.part.rates)
+            self._observe()
         self.observed: Observed = merged(
             self.first,
             self.second,
@@ -133,8 +138,13 @@ class View:
             (*one[:3], one.directed) for family in passes_seen for one in family.values() if one.bad
         }
         self._index_by_host()
+        self._rounds = _planned_rounds(plans, self.part)
         #: Places of planes by check and place of a host.
         self._planned: Dict[Tuple[str, int], Set[int]] = _planned_planes(self.plan, self.part)
+        self.has_retest = len(plans) > 1
+        most_loss = number(self.plan["options"].get(PING, {}).get("maximum_loss"), 0)
+        #: Share of pings of a pair that may get lost.
+        self.most_loss = (rules.MAXIMUM_LOSS if most_loss is None else most_loss) / 100
         usual = usual_delays(echo for echo in self.figures.echoes if echo.turn == 1)
         #: Highest accepted round trip in ms by plane, and header bytes of a ping by plane.
         self.limits = latency_limits(self.plan, usual)
@@ -145,26 +155,13 @@ class View:
             if member and "endpoint" not in member
         ]
         self.headers = {
-            plane: PING_HEADERS[6 if ":" in member["address"] else 4] for plane, member in members
+            plane: rules.PING_HEADERS[6 if ":" in member["address"] else 4]
+            for plane, member in members
         }
         self.planes = [plane["name"] for plane in self.plan["planes"]]
         self.places = {host: place for place, host in enumerate(self.plan["hosts"])}
         self.causes_by_node: Dict[str, List[Cause]] = {}
         self.paths: List[Cause] = []
-
-    def _expectations(self) -> Dict[LinkClass, Expected]:
-        """The expected rates, with the options and the share of a link of the part's own probe."""
-        rates = self.part.rates
-        if rates is None or rates.check == IPERF:
-            return expectations(self.plan, self.figures.legs)
-        options = {**self.plan["options"], IPERF: self.plan["options"].get(rates.check, {})}
-        found = expectations({**self.plan, "options": options}, self.figures.legs)
-        return {
-            key: one._replace(floor=rates.expected_share * key[1])
-            if one.source == "table" and key[1]
-            else one
-            for key, one in found.items()
-        }
 
     def named(self, explained: Explained) -> Explained:
         """A cause of `causes` with the names of this view's checks."""
@@ -190,6 +187,10 @@ class View:
     def latencies_at(self, host: str) -> List[Latency]:
         return self._latencies.get(host, [])
 
+    def _observe(self) -> None:
+        self.first: Observed = observe(self.plan, self.figures, self.references, 1)
+        self.second: Observed = observe(self.plan, self.figures, self.references, 2)
+
     def _index_by_host(self) -> None:
         self._legs: Dict[str, List[Leg]] = {}
         for leg in self.figures.legs:
@@ -209,13 +210,17 @@ class View:
         for latency in self.figures.latencies:
             for host in (latency.source, latency.target):
                 self._latencies.setdefault(host, []).append(latency)
+        self._hung: Dict[Tuple[str, str], List[Hung]] = {}
+        for hung in self.figures.hung:
+            for host in (hung.client, hung.server):
+                self._hung.setdefault((host, hung.plane), []).append(hung)
 
     def know(self, causes: Sequence[Explained]) -> None:
         """Index the accepted causes by host, and the paths."""
         for cause in (one.cause for one in causes):
             for host in cause.nodes:
                 self.causes_by_node.setdefault(host, []).append(cause)
-            if cause.scope == "path":
+            if cause.scope in ("path", "group"):
                 self.paths.append(cause)
 
     def planned_on(self, host: str, check: str) -> List[str]:
@@ -235,24 +240,34 @@ class View:
     def missed_at(self, host: str) -> List[Missed]:
         return self._missed.get(host, [])
 
+    def rounds_of(self, host: str, plane: str) -> int:
+        """The number of rounds in which the host was to be measured on the plane."""
+        return self._rounds[host, plane]
+
+    def hung_at(self, host: str, plane: str) -> List[Hung]:
+        """The rounds in which iperf3 hung at this host, as far as the evidence tells: its partner
+        did not hang with more partners than the host did.
+        """
+        own = self._hung.get((host, plane), [])
+        partners = len(self._hung_partners(host, plane))
+        return [
+            hung
+            for hung in own
+            if partners
+            >= len(self._hung_partners(hung.server if hung.client == host else hung.client, plane))
+        ]
+
+    def _hung_partners(self, host: str, plane: str) -> Set[str]:
+        hung = self._hung.get((host, plane), [])
+        return {end for one in hung for end in (one.client, one.server)} - {host}
+
     def legs_of(self, pair: Observation) -> List[Leg]:
-        """The figures of a pair in this direction, one for each pass that has any, in pass order."""
+        """The figures of a pair in this direction, in the order of passes and rounds."""
         return [
             leg
             for leg in self.legs_at(pair.source)
             if (leg.plane, leg.source, leg.target) == pair[:3] and leg.rate is not None
         ]
-
-    def times_bad(self, pair: Observation) -> int:
-        """Number of bad measurements of a direction: all of a pass if its best one is bad."""
-        rounds = {leg.turn: leg.rounds for leg in self.legs_of(pair)}
-        passes = [
-            observed.rate.get((pair.plane, pair.source, pair.target))
-            for observed in (self.first, self.second)
-        ]
-        return sum(
-            rounds.get(turn, 1) for turn, one in enumerate(passes, 1) if one is not None and one.bad
-        )
 
     def echoes_of(self, pair: Observation) -> List[Echo]:
         """The pings of a pair in both directions, from the last pass that sent any."""
@@ -304,13 +319,44 @@ class View:
         return [observed.echo, observed.size, observed.delay, observed.rate]
 
     def expected_of(self, leg: Leg) -> Optional[Expected]:
-        return self.expected.get(class_of(self.speeds, leg))
+        return self.references.of(leg)
 
-    def causes(self) -> List[Explained]:
+    def measured_on(self, plane: str) -> Set[str]:
+        """The hosts with a judged rate on a plane."""
+        rates = [one for one in self.observed.rate.values() if one.plane == plane]
+        return {host for one in rates for host in (one.source, one.target)}
+
+    def good_on(self, plane: str) -> Set[str]:
+        """The hosts with a good rate each way on a plane."""
+        good = [one for one in self.observed.rate.values() if one.plane == plane and not one.bad]
+        return {one.source for one in good} & {one.target for one in good}
+
+    def is_mostly_unexplained(self, kind: Kind) -> bool:
+        """True if most pairs of a kind are slow and no cause explains them."""
+        legs = {
+            (leg.plane, leg.source, leg.target): leg
+            for leg in self.figures.legs
+            if self.references.kind_of(leg) == kind
+        }
+        seen = [self.observed.rate[key] for key in legs if key in self.observed.rate]
+        unexplained = [
+            one for one in seen if one.bad and one.kind == "slow" and not self._is_explained(one)
+        ]
+        return 2 * len(unexplained) > len(seen)
+
+    def is_excused(self, leg: Leg) -> bool:
+        """True if a cause explains figures of this pair."""
+        return self._is_explained(Observation(leg.plane, leg.source, leg.target, True, True))
+
+    def _is_explained(self, one: Observation) -> bool:
+        near = self.causes_by_node.get(one.source, []) + self.causes_by_node.get(one.target, [])
+        return any(_touches(cause, one, self.groups) for cause in near + self.paths)
+
+    def causes(self, known: Iterable[Cause] = ()) -> List[Explained]:
         """Return the causes of all bad observations, each once, root causes first, and the causes
-        that the retest did not confirm.
+        that the retest did not confirm. ``known`` are slow causes that the retest has shown.
         """
-        found: List[Explained] = []
+        found = [Explained(cause, "slow", IPERF, repeated=True) for cause in known]
         for family, second, first in zip(
             self.families(self.observed), self.families(self.second), self.families(self.first)
         ):
@@ -325,7 +371,9 @@ class View:
                 for one in cause.bad
             }
             causes = localise.localise(
-                [one for one in family.values() if one not in over], self.groups
+                [one for one in family.values() if one not in over],
+                self.groups,
+                strays=self.references.minimum is None,
             )
             places = {_place(cause) for cause in causes}
             found += [
@@ -342,16 +390,41 @@ class View:
                 for cause in before
                 if _place(cause) not in places
             ]
+        found += self._slight_causes()
         found = [self._with_other_check(one) for one in found]
         found.sort(
             key=lambda one: (
                 one.repeated is False,
                 one.cause.scope == "undecided",
+                one.cause.scope == "link",
+                one.slight,
                 one.is_weak,
                 KINDS.index(one.kind),
             )
         )
         return self._merged(found)
+
+    def _slight_causes(self) -> List[Explained]:
+        """Hosts, paths and groups whose pairs are each too little bad to tell, but all of them are."""
+        found = []
+        for observed, again, check in (
+            (self.observed.drop, self.second.drop, PING),
+            (self.observed.dent, self.second.dent, IPERF),
+        ):
+            seen = list(observed.values())
+            repeats = list(again.values())
+            found += [
+                Explained(
+                    cause,
+                    _kind(cause.bad),
+                    check,
+                    repeated=localise.repeated(cause, repeats, self.groups),
+                    slight=True,
+                )
+                for cause in localise.localise(seen, self.groups, _SURE)
+                if cause.scope in ("node", "interface", "path", "group")
+            ]
+        return found
 
     def _not_repeated(
         self, first: Sequence[Observation], again: Sequence[Observation]
@@ -365,7 +438,9 @@ class View:
         return [
             cause
             for cause in before
-            if cause.scope in ("node", "interface", "path")
+            if cause.scope in ("node", "interface", "path", "group")
+            # Pairs that share an uplink are slow together, with no fault to be over.
+            and not (cause.scope == "path" and _kind(cause.bad) == "slow")
             and localise.repeated(cause, again, self.groups) is False
         ]
 
@@ -403,7 +478,9 @@ class View:
 
     def _with_other_check(self, explained: Explained) -> Explained:
         """Mark causes that only one check finds blocked, with the other check's observations there."""
-        if explained.kind != "blocked" or explained.repeated is False:
+        # Where a share of the paths is blocked, iperf3 may take another path than the pings.
+        is_share = explained.cause.scope == "path" and explained.cause.share < 1 - TOLERATED
+        if explained.kind != "blocked" or explained.repeated is False or is_share:
             return explained
         if explained.check == IPERF:
             echoes = [
@@ -449,7 +526,7 @@ def _touches(cause: Cause, observation: Observation, groups: Mapping[str, str]) 
         return cause.nodes[0] in ends
     if cause.scope == "link":
         return set(cause.nodes) == ends
-    if cause.scope == "path":
+    if cause.scope in ("path", "group"):
         return localise.crosses(
             cause.groups, groups.get(observation.source), groups.get(observation.target)
         )
@@ -459,6 +536,8 @@ def _touches(cause: Cause, observation: Observation, groups: Mapping[str, str]) 
 def _explains(deeper: Explained, follower: Explained, groups: Mapping[str, str]) -> bool:
     """True if all bad observations of the other cause lie where the root cause lies."""
     if deeper.repeated is False and follower.repeated is not False:
+        return False
+    if deeper.slight and not follower.slight and follower.cause.scope != "link":
         return False
     if deeper.cause.scope == "undecided" and follower.cause.scope != "undecided":
         return False

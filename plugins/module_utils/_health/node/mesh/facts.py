@@ -1,15 +1,17 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Facts of a host that the plan needs: its interfaces, the ports of its HCAs, the programs of the
-probes, and whether its GPUs are in use. Read on the host; changes nothing.
+"""Facts of a host that the plan needs: its interfaces, its place in the network, the ports of its
+HCAs, the programs of the probes, and whether its GPUs are in use. Read on the host; changes nothing.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from typing import Any, Callable, Dict, List, cast
+from typing import Any, Callable, Dict, List, Optional, cast
 
 from ..system import hcas, interfaces, programs
+from ..system.host import Host
 from ..system.programs import ProgramReading
 from ..framework import busy_gate
 from ..system.bounded import Child, ReportPipe, end, wait
@@ -18,6 +20,7 @@ from ..framework.driver_findings import mishap_findings
 from ..framework.gpu_use import judge_gpu_use, read_gpu_use
 from ...model import NODE, Finding
 from .probes import registry
+from .topology import TopologyReading, read_topology
 
 #: Default deadline in seconds: the busy gate reads twice, and queries Slurm each time.
 _SECONDS = 40.0
@@ -32,6 +35,11 @@ class MeshFacts(interfaces.HostNetwork, total=False):
     #: Why the host must not be measured, as findings.
     busy: List[Dict[str, Any]]
     gate_seconds: float
+    #: Missing if the host cannot tell its place in the network.
+    topology: TopologyReading
+    #: Cores that a process may use, and whether this is a virtual machine (None: unknown).
+    cores: int
+    virtual: Optional[bool]
 
 
 def look(settings: HostSettings, ask_gate: bool) -> MeshFacts:
@@ -69,12 +77,16 @@ def look(settings: HostSettings, ask_gate: bool) -> MeshFacts:
         "interfaces": network["interfaces"],
         "hcas": told["hcas"] or [],
         "gate_seconds": gate_seconds,
+        "cores": len(os.sched_getaffinity(0)),
+        "virtual": Host(settings.host_root).is_virtual(),
         "busy": busy
         if isinstance(busy, list)
         else [finding.to_dict() for finding in troubles.get("busy", [])],
     }
     if "error" in network:
         facts["error"] = network["error"]
+    if children["network"].values.get("topology"):
+        facts["topology"] = children["network"].values["topology"]
     found = {name: told[name] or _hung(troubles[name]) for name in finders}
     return cast(MeshFacts, {**facts, **found})
 
@@ -97,7 +109,12 @@ def _hung(troubles: List[Finding]) -> ProgramReading:
 
 def _network(report: ReportPipe, probe: Probe) -> interfaces.HostNetwork:
     report.stage("ip")
-    return interfaces.look(probe.host)
+    network = interfaces.look(probe.host)
+    # Before the topology is read: if that hangs, the interfaces are known.
+    report.send("told", network)
+    report.stage("topology")
+    report.send("topology", read_topology(probe.host, network["interfaces"]))
+    return network
 
 
 def _hcas(report: ReportPipe, probe: Probe) -> List[hcas.HcaPort]:

@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
-from typing import Any, List, TypedDict
+from typing import Any, List, Optional, TypedDict
 
 from ..system import fping
+from .clock_base import MOST_CORRECTED
 from .probes import registry
 from .share_window import LONGEST, TEXT, Rules, ShareWindow, check, number, whole
 
@@ -23,15 +24,26 @@ Share = TypedDict(
         #: Seconds.
         "lifetime": float,
         "windows": List[ShareWindow],
+        #: The base of this host's clock (`clock_base`) when the plan's offset was read; None or
+        #: missing if unknown.
+        "clock_base": Optional[float],
     },
+    total=False,
 )
 
 
-def accepted_share(share: Any, now: float) -> Share:
+def accepted_share(share: Any, now: float, base: Optional[float] = None) -> Share:
     """Validate a share; raises ValueError with the field, its value and what is accepted. ``now``
-    is this host's clock.
+    is this host's clock, ``base`` its `clock_base`: if the clock was set since the plan's offset
+    was read, the start is moved by as much.
     """
     check(share, "share", _SHARE)
+    planned_base = share.get("clock_base")
+    if planned_base is not None:
+        check(share, "share", {"clock_base": number(-1e12, 1e12)})
+        moved = base - planned_base if base is not None else 0.0
+        if abs(moved) <= MOST_CORRECTED:
+            share = {**share, "start": share["start"] + moved}
     if not abs(share["start"] - now) <= _FARTHEST:
         raise ValueError(
             f"share.start: {share['start']} is more than a day away from this host's clock "

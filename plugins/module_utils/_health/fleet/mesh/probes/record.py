@@ -81,5 +81,7 @@ class PairProbe(NamedTuple):
     cpu_hint: str = "set the option minimum"
 
     # ---- the other one ----
+    #: (places of hosts by plane, options): peers of a host on each plane.
+    most_peers: Optional[Callable[[List[List[int]], Options], int]] = None
     #: (peers, options, count): the window in which all hosts ping; None without peers.
     pings: Optional[Callable[[Peers, Options, int], Any]] = None

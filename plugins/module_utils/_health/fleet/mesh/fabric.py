@@ -1,0 +1,128 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The network between groups, of which many pairs take a share at once: is it slow only because all
+of them are busy, or also for few pairs alone? Pure.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import List, NamedTuple, Optional, Tuple
+
+from ...knowledge import network as rules
+from .figures import Leg
+from .localise import BOTH, PATH, Cause
+from .observation import Observation
+from .references import is_busy, quantile
+from .retest import ELSEWHERE, Pair, PartnerPool
+from .view import View
+
+#: Pairs between groups that the retest measures as controls: for each group, at least, at most.
+_EACH, _LEAST, _MOST = 2, 4, 16
+#: Share of bad pairs between groups from which the retest measures controls.
+_OFTEN = 0.1
+
+
+class Ratio(NamedTuple):
+    """Rates between groups as a share of the rate within: the mean under load, and with few pairs
+    at once (None: not measured).
+    """
+
+    loaded: float
+    alone: Optional[float]
+
+
+def oversubscription(view: View, plane: str) -> Optional[Ratio]:
+    """How much slower pairs between groups are than pairs within; None if that is not known or only
+    the network's own fault explains it.
+    """
+    legs = [leg for leg in _across(view, plane, 1) if not view.is_excused(leg)]
+    loaded = fmean(_share(view, leg) for leg in legs) if len(legs) >= rules.LEAST_FIGURES else None
+    if not loaded or slow_on(view, plane):
+        return None
+    return Ratio(loaded, _better(view, _across(view, plane, 2)))
+
+
+def controls(view: View) -> List[Pair]:
+    """Pairs of good hosts of different groups, where the first pass found many pairs between groups
+    slow.
+    """
+    found: List[Pair] = []
+    rates = list(view.observed.rate.values())
+    sends, receives = view.references.good_within
+    for plane in view.planes:
+        across = [
+            one
+            for one in rates
+            if one.plane == plane
+            and (plane, one.source) in sends
+            and (plane, one.target) in receives
+            and _groups_of(view, one.source, one.target)
+        ]
+        ratio = oversubscription(view, plane)
+        if sum(one.bad for one in across) > _OFTEN * len(across) or (
+            ratio and ratio.loaded < rules.FLEET_SHARE
+        ):
+            groups = len(set(view.groups.values()))
+            suspects = {(plane, host) for host in view.plan["hosts"]} - (sends & receives)
+            pool = PartnerPool(rates, suspects, view.groups)
+            count = min(_MOST, max(_LEAST, _EACH * groups))
+            found += pool.across(plane, ELSEWHERE, ELSEWHERE, count)
+    return found
+
+
+def slow_between(view: View) -> List[Cause]:
+    """The networks between groups that are slow for few pairs at once too."""
+    return [cause for cause in (slow_on(view, plane) for plane in view.planes) if cause]
+
+
+def slow_on(view: View, plane: str) -> Optional[Cause]:
+    legs = _across(view, plane, 2)
+    better = _better(view, legs)
+    if not better or better >= rules.FLEET_SHARE:
+        return None
+    bad = [
+        Observation(plane, leg.source, leg.target, True, True, "slow", _share(view, leg))
+        for leg in legs
+    ]
+    pairs = {_groups_of(view, leg.source, leg.target) for leg in legs}
+    names: Tuple[str, ...] = (ELSEWHERE, ELSEWHERE)
+    if len(pairs) == 1:
+        names = next(pair for pair in pairs if pair)
+    ends = tuple(sorted({node for one in bad for node in (one.source, one.target)}))
+    return Cause(PATH, (), plane, BOTH, names, tuple(dict.fromkeys(bad)), ends, (), ())
+
+
+def _across(view: View, plane: str, turn: int) -> List[Leg]:
+    """Figures between groups, of hosts that are good within theirs in this direction."""
+    return [
+        leg
+        for leg in view.figures.legs
+        if leg.plane == plane
+        and leg.turn == turn
+        and leg.rate is not None
+        and not is_busy(leg)
+        and _groups_of(view, leg.source, leg.target)
+        and view.references.are_good_within(leg)
+        and view.references.within(leg)
+    ]
+
+
+def _share(view: View, leg: Leg) -> float:
+    """A rate by what is usual within groups, at most 1."""
+    return min(1.0, (leg.rate or 0.0) / (view.references.within(leg) or 1.0))
+
+
+def _better(view: View, legs: List[Leg]) -> Optional[float]:
+    """The share of the rate within groups that the better of several pairs reach; None if there are
+    too few.
+    """
+    ends = [{leg.source, leg.target} for leg in legs]
+    if len(ends) < rules.LEAST_FIGURES or set.intersection(*ends):
+        return None
+    return quantile(sorted(_share(view, leg) for leg in legs), 0.75)
+
+
+def _groups_of(view: View, one: str, other: str) -> Optional[Tuple[str, str]]:
+    first, second = sorted((view.groups.get(one, ""), view.groups.get(other, "")))
+    return (first, second) if first and second and first != second else None
