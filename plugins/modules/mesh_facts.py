@@ -105,8 +105,8 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framewo
     HostSettings,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh import (
-    node_daemon,
     facts,
+    node_process,
 )
 
 
@@ -132,8 +132,8 @@ def main() -> None:
     if not module.check_mode:
         # A run that was interrupted still has the lock that the gate asks for. What cannot be
         # ended, the start of the next run reports.
-        with contextlib.suppress(node_daemon.MeshError):
-            node_daemon.stop(host_root=root)
+        with contextlib.suppress(node_process.MeshError):
+            node_process.stop(host_root=root)
     # The gate takes the host's lock, which is a file.
     told = facts.look(settings, module.params["gate"] and not module.check_mode)
     module.exit_json(changed=False, mesh=dict(told, wanted=module.params["interfaces"]))

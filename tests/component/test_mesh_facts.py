@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh.probes import registry
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh.probes import finders
 
 LOOK = """
 import json, sys
@@ -50,6 +50,6 @@ def test_a_host_in_use_is_left_alone_and_one_that_cannot_tell_is_no_idle_one(
         "a driver that hangs costs nothing else"
     )
     # The program of every probe, and the ports of HCAs.
-    assert all(facts[probe.program] for probe in registry.PROBES)
+    assert all(facts[name] for name in finders.FINDERS)
     ports = [f"{one['device']}:{one['port']}" for one in facts["hcas"]]
     assert bool(ports) == os.path.isdir(f"{built.root}/sys/class/infiniband"), ports

@@ -59,6 +59,7 @@ def test_a_version_without_a_needed_option_is_too_old(programs):
 
 
 def test_a_program_that_cannot_start_says_why(tmp_path, monkeypatch):
+    rdma_world.stand_in(tmp_path, {}, names=("ib_write_lat",))
     program = tmp_path / "ib_write_bw"
     words = "ib_write_bw: error while loading shared libraries: libmlx5.so.1"
     program.write_text(f"#!/bin/sh\necho '{words}' >&2\nexit 127\n")

@@ -86,6 +86,8 @@ TABLES = {
 #: Codes that are put together, by how they are; None: `runbook` has words for all of them.
 COMPOSED = {
     "f'{probe.program}_missing'": {f"{probe.program}_missing" for probe in probes.PROBES},
+    # Where datagrams arrive beside the silence of a program.
+    "f'{probe.program}_hung'": {f"{probe.program}_hung" for probe in probes.PROBES if probe.silent},
     "f'slow_{cause.scope}'": {"slow_link", "slow_path"},
     "f'{result.check}_{result.status}'": None,
 }

@@ -75,11 +75,6 @@ from ..windows import PAIR_WINDOW, pair_probe
 from .record import PairProgram
 
 
-def _find():
-    path = programs.path_of("blast")
-    return {"path": path, "version": "1"} if path else {"error": "no blast", "reason": "missing"}
-
-
 def _parse(completed, leg, window):
     if completed.returncode:
         reason = "refused" if "refused" in completed.stderr else "failed"
@@ -106,7 +101,12 @@ PROGRAM = PairProgram(
     retried=("refused",),
     counters=lambda window, root: {"blasts": 1},
 )
-PROBE = pair_probe("blast", "blast", _find, PROGRAM, rules=PAIR_WINDOW)
+PROBE = pair_probe("blast", "blast", PROGRAM, rules=PAIR_WINDOW)
+"""
+
+#: The line of `finders`.
+FINDER = """    "blast": lambda: {"path": programs.path_of("blast") or "", "version": "1"},
+}
 """
 
 CONTROLLER_HALF = """
@@ -158,6 +158,9 @@ def copied(to, programs):
             "from . import blast, iperf3, ping, rdma",
         )
         _changed(core / registry, "rdma.PROBE)", "rdma.PROBE, blast.PROBE)")
+    finders = core / "node/mesh/probes/finders.py"
+    _changed(finders, "import fping, iperf3, perftest", "import fping, iperf3, perftest, programs")
+    _changed(finders, "perftest.find,\n}\n", f"perftest.find,\n{FINDER}")
     programs.mkdir()
     program = programs / "blast"
     program.write_text(f"#!{sys.executable}\n{PROGRAM}", encoding="utf-8")

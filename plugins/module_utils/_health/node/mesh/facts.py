@@ -19,7 +19,7 @@ from ..framework.probe import Probe, HostSettings
 from ..framework.driver_findings import mishap_findings
 from ..framework.gpu_use import judge_gpu_use, read_gpu_use
 from ...model import NODE, Finding
-from .probes import registry
+from .probes.finders import FINDERS
 from .topology import TopologyReading, read_topology
 
 #: Default deadline in seconds: the busy gate reads twice, and queries Slurm each time.
@@ -49,11 +49,10 @@ def look(settings: HostSettings, ask_gate: bool) -> MeshFacts:
     The parts are read in parallel, each in a child of its own, so that a part that hangs costs no
     other.
     """
-    finders = {probe.program: probe.find for probe in registry.PROBES}
     parts: Dict[str, Part] = {
         "network": _network,
         "hcas": _hcas,
-        **{name: _finding(name, find) for name, find in finders.items()},
+        **{name: _finding(name, find) for name, find in FINDERS.items()},
     }
     if ask_gate:
         parts["busy"] = _busy
@@ -87,7 +86,7 @@ def look(settings: HostSettings, ask_gate: bool) -> MeshFacts:
         facts["error"] = network["error"]
     if children["network"].values.get("topology"):
         facts["topology"] = children["network"].values["topology"]
-    found = {name: told[name] or _hung(troubles[name]) for name in finders}
+    found = {name: told[name] or _hung(troubles[name]) for name in FINDERS}
     return cast(MeshFacts, {**facts, **found})
 
 

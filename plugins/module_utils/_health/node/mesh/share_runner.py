@@ -18,6 +18,7 @@ from ..system.programs import ErrorReading, ProgramReading
 from . import windows
 from .clock_base import MOST_CORRECTED, clock_base
 from .probes import registry
+from .probes.finders import FINDERS
 from .probes.record import Opening
 from .share import Share
 from .share_window import ShareWindow
@@ -37,7 +38,7 @@ def find_tools(share: Share) -> Tools:
     too.
     """
     needed = {registry.BY_KIND[window["kind"]].program for window in share["windows"]}
-    finders = {probe.program: probe.find for probe in registry.PROBES if probe.program in needed}
+    finders = {name: find for name, find in FINDERS.items() if name in needed}
 
     def find(report: ReportPipe) -> None:
         for name, look in finders.items():

@@ -79,14 +79,11 @@ def missing(tool: ProgramReading) -> Optional[ErrorReading]:
     return programs.error(tool.get("reason", "missing"), tool["error"]) if "error" in tool else None
 
 
-def pair_probe(
-    kind: str, program: str, find: Callable[[], ProgramReading], how: PairProgram, rules: Rules
-) -> NodeProbe:
+def pair_probe(kind: str, program: str, how: PairProgram, rules: Rules) -> NodeProbe:
     """The probe of a program that two nodes run against each other."""
     return NodeProbe(
         kind=kind,
         program=program,
-        find=find,
         rules=rules,
         peers=lambda window: [window["peer_address"]],
         blank=_blank,

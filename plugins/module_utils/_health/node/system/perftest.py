@@ -135,12 +135,12 @@ class Target(NamedTuple):
 
 def find() -> ProgramReading:
     """The path, version and options (``features``) of ib_write_bw, and the path of ib_write_lat
-    (``latency``) if it is installed; or why ib_write_bw is unusable.
+    (``latency``); or why they are unusable.
     """
-    path = programs.path_of(RATE_PROGRAM)
-    if not path:
-        message = f"{RATE_PROGRAM} is not installed (package perftest)"
-        return {"error": message, "reason": "missing"}
+    path, latency = programs.path_of(RATE_PROGRAM), programs.path_of(LATENCY_PROGRAM)
+    if not path or not latency:
+        lacks = LATENCY_PROGRAM if path else RATE_PROGRAM
+        return {"error": f"{lacks} is not installed (package perftest)", "reason": "missing"}
     try:
         version = run([path, "--version"], _SECONDS, grace=0.5)
         text = run([path, "--help"], _SECONDS, grace=0.5)
@@ -160,15 +160,12 @@ def find() -> ProgramReading:
             "error": f"{path} lacks {', '.join(lacking)}; install a newer version of perftest",
             "reason": "too_old",
         }
-    reading: ProgramReading = {
+    return {
         "path": path,
         "version": found.group(1) if found else "",
         "features": [name for name in _USED if name in listed],
+        "latency": latency,
     }
-    latency = programs.path_of(LATENCY_PROGRAM)
-    if latency:
-        reading["latency"] = latency
-    return reading
 
 
 def can_use_gpu(program: ProgramReading) -> bool:

@@ -54,9 +54,5 @@ PROGRAM = PairProgram(
     retried=("refused", "busy", "control"),
 )
 PROBE = pair_probe(
-    "pair",
-    "iperf3",
-    iperf3.find,
-    PROGRAM,
-    rules=dict(PAIR_WINDOW, streams=whole(1, 128), zerocopy=FLAG),
+    "pair", "iperf3", PROGRAM, rules=dict(PAIR_WINDOW, streams=whole(1, 128), zerocopy=FLAG)
 )

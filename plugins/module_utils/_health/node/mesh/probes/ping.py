@@ -77,7 +77,6 @@ def _measure(report: ReportPipe, opening: Opening) -> None:
 PROBE = NodeProbe(
     kind="ping",
     program="fping",
-    find=fping.find,
     rules=dict(
         ANY_WINDOW,
         mtu=whole(68, 65536),

@@ -111,17 +111,6 @@ def _parse_client(completed: Completed, leg: str, window: ShareWindow) -> perfte
     return reading
 
 
-def _find() -> ProgramReading:
-    """perftest with both of its programs."""
-    found = perftest.find()
-    if "error" in found or "latency" in found:
-        return found
-    return {
-        "error": f"{perftest.LATENCY_PROGRAM} is not installed (package perftest)",
-        "reason": "missing",
-    }
-
-
 def _counters(window: ShareWindow, root: Host) -> Dict[str, int]:
     end = window["endpoint"]
     netdev = end.get("netdev")
@@ -146,7 +135,6 @@ PROGRAM = PairProgram(
 PROBE = pair_probe(
     "rdma",
     "perftest",
-    _find,
     PROGRAM,
     rules=dict(
         PAIR_WINDOW,

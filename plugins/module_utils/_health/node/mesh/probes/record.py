@@ -33,9 +33,8 @@ class NodeProbe(NamedTuple):
 
     #: The kind of its windows in a share.
     kind: str
-    #: The name of its program in the facts of a host.
+    #: The name of its program in the facts of a host, and in `finders`.
     program: str
-    find: Callable[[], ProgramReading]
     #: The fields of its windows.
     rules: Rules
     #: The addresses of the other ends; all are of one family with the window's own.
