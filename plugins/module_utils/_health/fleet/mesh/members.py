@@ -79,7 +79,7 @@ _MOST_RAILS = 16
 _TRAINED_DOWN = 0.5
 #: Number and share of hosts with the same low speed from which they count as a kind of their own,
 #: unless their network cards are known to be those of the others.
-_KIND, _KIND_SHARE = 3, 0.15
+_KIND, _KIND_SHARE = 2, 0.05
 
 
 class MeshSettings(NamedTuple):

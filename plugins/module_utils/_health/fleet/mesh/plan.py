@@ -236,10 +236,10 @@ def follow_up(
     for probe in PROBES:
         options = plan["options"].get(probe.check, {})
         if probe.directed:
-            together = plan["together"] or (bool(options) and probe.together(options))
             rounds = [
                 some
-                for one in disjoint_rounds(_few_each(able(probe)), together)
+                # One plane of a host at a time, whatever its planes share.
+                for one in disjoint_rounds(_few_each(able(probe)))
                 for some in lightly_loaded(one, plan["groups"], _HOSTS_EACH)
             ][:_ROUNDS_AGAIN]
             several = [[list(triple) for triple in one] for one in _repeated(rounds)]
