@@ -83,7 +83,7 @@ class SeenHandshake(NamedTuple):
 
 
 class Hung(NamedTuple):
-    """A round of a pair in which iperf3 gave no figure for either direction although datagrams
+    """A round of a pair in which the program gave no figure for either direction although datagrams
     arrived both ways: no evidence about the link.
     """
 

@@ -263,7 +263,7 @@ def _results(
         ]
         # A cause that figures of both checks show is a finding of both checks.
         findings += [finding for explained, finding in host_findings if check in explained.checks]
-        if check == view.plan["checks"][-1]:
+        if check == view.last_check:
             findings += _clock_moved(view, host)
         severe = [
             explained for explained, finding in host_findings if finding.status in (UNKNOWN, FAIL)

@@ -109,6 +109,9 @@ class View:
 
     def __init__(self, plans: Sequence[Plan], passes: Passes, part: Optional[Part] = None) -> None:
         self.part = part or parts(plans[0]["checks"])[0]
+        #: The last check of the run, of whatever part: what is about a host and not about one of its
+        #: checks is a finding of this one.
+        self.last_check = plans[0]["checks"][-1]
         plans = [_plan_of(plan, self.part) for plan in plans]
         self.plan = plans[0]
         self.groups: Dict[str, str] = {
@@ -245,7 +248,7 @@ class View:
         return self._rounds[host, plane]
 
     def hung_at(self, host: str, plane: str) -> List[Hung]:
-        """The rounds in which iperf3 hung at this host, as far as the evidence tells: its partner
+        """The rounds in which the program hung at this host, as far as the evidence tells: its partner
         did not hang with more partners than the host did.
         """
         own = self._hung.get((host, plane), [])
@@ -469,7 +472,7 @@ class View:
             ):
                 cause = (
                     explained.cause
-                )  # pings go both ways, so that only iperf3's end of it knows the direction
+                )  # pings go both ways, so that only the rates' end of it knows the direction
             repeated = accepted.repeated if accepted.repeated is not None else explained.repeated
             kept[place] = accepted._replace(
                 cause=cause, further=accepted.further + explained.cause.bad, repeated=repeated
@@ -478,7 +481,7 @@ class View:
 
     def _with_other_check(self, explained: Explained) -> Explained:
         """Mark causes that only one check finds blocked, with the other check's observations there."""
-        # Where a share of the paths is blocked, iperf3 may take another path than the pings.
+        # Where a share of the paths is blocked, the rates may take another path than the pings.
         is_share = explained.cause.scope == "path" and explained.cause.share < 1 - TOLERATED
         if explained.kind != "blocked" or explained.repeated is False or is_share:
             return explained
@@ -495,7 +498,7 @@ class View:
         return explained._replace(filtered=2 * len(carried) > len(tried))
 
     def _legs_since(self, pair: Observation) -> List[Leg]:
-        """iperf3's figures between the two ends of a ping, either way, taken after the ping; each
+        """The rates between the two ends of a ping, either way, taken after the ping; each
         pass begins with the pings.
         """
         sent = max([echo.turn for echo in self.echoes_of(pair)], default=1)
