@@ -45,12 +45,15 @@ def oversubscription(view: View, plane: str) -> Optional[Ratio]:
 
 def controls(view: View) -> List[Pair]:
     """Pairs of good hosts of different groups, where the first pass found many pairs between groups
-    slow.
+    slow; or many slow pairs at all, where there are no groups.
     """
     found: List[Pair] = []
     rates = list(view.observed.rate.values())
     sends, receives = view.references.good_within
     for plane in view.planes:
+        if not view.groups:
+            found += _slow_again(plane, rates)
+            continue
         across = [
             one
             for one in rates
@@ -69,6 +72,17 @@ def controls(view: View) -> List[Pair]:
             count = min(_MOST, max(_LEAST, _EACH * groups))
             found += pool.across(plane, ELSEWHERE, ELSEWHERE, count)
     return found
+
+
+def _slow_again(plane: str, rates: List[Observation]) -> List[Pair]:
+    """Of hosts without groups, a sample of the slow pairs, if these are many."""
+    on_plane = [one for one in rates if one.plane == plane]
+    slow = sorted({(plane, *sorted(one[1:3])) for one in on_plane if one.bad})
+    if sum(one.bad for one in on_plane) <= _OFTEN * len(on_plane):
+        return []
+    return [(on, first, second) for on, first, second in slow[:: max(1, len(slow) // _MOST)]][
+        :_MOST
+    ]
 
 
 def slow_between(view: View) -> List[Cause]:

@@ -17,7 +17,9 @@ lost ping.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from typing import (
+    Any,
     Dict,
     FrozenSet,
     Iterable,
@@ -75,6 +77,8 @@ CLEAN, LEAST_STRAY = 0.08, 20
 #: Share of bad measurements between groups that is expected with few pairs at once, and where the
 #: groups are not known, so that some of them may share an uplink.
 ALONE, PERHAPS_ALONE = 0.04, 0.1
+#: Highest share of the bad pairs of a network in which a single node is.
+ONE_NODE = 0.4
 #: Share and number of bad measurements from which the network between the groups is a suspect.
 SPREAD, LEAST_ALONE = 0.15, 8
 #: Highest share of bad pings between groups that no single path explains and that is no finding.
@@ -174,11 +178,10 @@ def localise(
     parts that may be named. ``strays``: whether slow pairs may be left without a cause where many
     are slow; not where the operator says what is slow.
     """
-    localiser = _Localiser(
-        [one for one in observations if one.source != one.target], groups, by_chance, strays
-    )
-    if not localiser.bad:
+    between = [one for one in observations if one.source != one.target]
+    if not any(one.tally[0] for one in between):
         return []
+    localiser = _Localiser(between, groups, by_chance, strays)
     localiser.accept_hypotheses()
     localiser.accept_shares()
     causes = localiser.nodes()
@@ -217,6 +220,7 @@ class _Localiser:
         #: counts of each observation by class.
         self.classes: Dict[Tuple[str, bool, str, bool], int] = {}
         self.shares_of: List[List[Tuple[int, List[int]]]] = []
+        self._known_shares: Dict[Tuple[Any, ...], List[Tuple[int, List[int]]]] = {}
         #: What no hypothesis explains, by class; None: not known yet, so that only the ambient
         #: share is expected.
         self.rest: Optional[Dict[int, List[int]]] = None
@@ -270,15 +274,18 @@ class _Localiser:
         """What an observation adds to each class: bad measurements, all, whether most are bad, 1. The
         retest of rates, with few pairs at once, is a class of its own.
         """
-        bad, times = self.tallies[number]
         again = one.again if one.directed and relation != SAME else (0, 0)
-        sick = int(2 * bad > times)
-        found = []
-        for few, counts in ((False, (bad - again[0], times - again[1])), (True, again)):
-            if counts[1]:
-                kind = (one.plane, one.directed, relation, few)
-                place = self.classes.setdefault(kind, len(self.classes))
-                found.append((place, [*counts, *((sick, 1) if not found else (0, 0))]))
+        key = (one.plane, one.directed, relation, self.tallies[number], again)
+        found = self._known_shares.get(key)
+        if found is None:
+            bad, times = self.tallies[number]
+            sick = int(2 * bad > times)
+            found = self._known_shares[key] = []
+            for few, counts in ((False, (bad - again[0], times - again[1])), (True, again)):
+                if counts[1]:
+                    kind = (one.plane, one.directed, relation, few)
+                    place = self.classes.setdefault(kind, len(self.classes))
+                    found.append((place, [*counts, *((sick, 1) if not found else (0, 0))]))
         return found
 
     def _parts_between(self, one: Observation, create: bool) -> List[Tuple[_FabricPart, int]]:
@@ -724,8 +731,11 @@ class _Localiser:
             if fresh:
                 slots.append(slot)
         ends = {node for number in numbers for node in self.seen[number][1:3]}
+        times_of = Counter(node for number in numbers for node in self.seen[number][1:3])
+        if max(times_of.values(), default=0) > ONE_NODE * len(numbers):
+            return None  # rather that node at times
         if self.groups_of[part.plane] == {""}:
-            if 2 * len(ends) < self.ports_on[part.plane] or len(ends) < 2 * LEAST_ALONE:
+            if len(ends) < min(LEAST_ALONE, self.ports_on[part.plane] - 1):
                 return None
         else:
             paths = {self._between(self.seen[number]) for number in numbers}
