@@ -36,9 +36,8 @@ def inferred_groups(
     good: Dict[Tuple[str, str, str], List[bool]] = {}
     for one in again:
         if {(one.plane, one.source), (one.plane, one.target)} <= suspects:
-            good.setdefault((one.plane, *sorted((one.source, one.target))), []).append(
-                one.tally[0] == 0
-            )
+            node, other = sorted((one.source, one.target))
+            good.setdefault((one.plane, node, other), []).append(one.tally[0] == 0)
     root: Dict[str, str] = {}
 
     def find(node: str) -> str:

@@ -42,13 +42,14 @@ from ...model import (
 )
 from . import localise
 from .documents import Matrix, MeshCause, MeshDocument, MeshExpectation, MissedMeasurement, Plan
-from .localise import ELSEWHERE, Cause
+from .localise import Cause
 from .fabric import controls, oversubscription, slow_between
 from .figures import Leg, Passes
 from .plan import concerns
 from .probes.record import HCA, PairProbe
 from .probes.registry import BY_CHECK, DEFAULT_CHECKS as CHECKS, parts
 from .references import OTHER, Expected, Kind, is_busy, quantile, rate_text
+from .retest import ELSEWHERE
 from .view import PING, Explained, View
 from .messages import (
     between,

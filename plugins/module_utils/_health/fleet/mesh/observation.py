@@ -256,7 +256,7 @@ def _observe_rates(observed: Observed, legs: Sequence[Leg], references: Referenc
     for key, several in rounds.items():
         value = median(one[0] for one in several)
         for family, place in ((observed.rate, 1), (observed.dent, 2)):
-            bad = sum(one[place] for one in several)
+            bad = sum(bool(one[place]) for one in several)
             is_bad = 2 * bad > len(several)
             family[key] = Observation(
                 *key, True, is_bad, "slow" if bad else "", value, (bad, len(several))

@@ -190,6 +190,23 @@ FINDINGS: Dict[str, FindingText] = {
     ),
     "fleet_uneven": FindingText(
         "Some pairs are much faster than most, and no interface reports its speed.",
-        "Set `minimum` of iperf3_pairs (Gbit/s) to the expected rate.",
+        "Set `minimum` of the check (Gbit/s) to the expected rate.",
+    ),
+    "reference_in_doubt": FindingText(
+        "Most pairs or nodes are slower than the better ones, and nothing but their own figures tells "
+        "which rate is usual. No node fails for it.",
+        "Set `minimum` of the check (Gbit/s) to the expected rate.",
+    ),
+    "oversubscribed": FindingText(
+        "Nodes of different groups are slower with each other than nodes of one group while all send "
+        "at once: the network between the groups has less capacity than the nodes' links.",
+        "Check the uplinks of the switches: their number, their speed and links that are down. A "
+        "network that is built so needs no step.",
+    ),
+    "slightly_slow": FindingText(
+        "Several pairs of the node together are slower than the noise of healthy pairs explains, none "
+        "of them by much: `warn`.",
+        "Check the link's error counters (`ethtool -S <interface>`), the PCIe link of the network card "
+        "and CPU load, and run the check again.",
     ),
 }
