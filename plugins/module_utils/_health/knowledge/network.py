@@ -39,7 +39,7 @@ LATENCY_LEAST_MS = 5.0
 NEAR_BEST = 0.85
 #: Highest share of the usual rate that counts as slightly slow where several pairs of a host show
 #: it; a wider spread of healthy pairs lowers it. Our own rule: twice the spread of a few percent.
-DENT_SHARE = 0.93
+DENT_SHARE = 0.95
 #: A share of the hosts, and the distance from its own median, at which hosts of equal rates are a
 #: population of their own and not broken: our own rules.
 LEAST_POPULATION = 0.2

@@ -242,6 +242,8 @@ class _Localiser:
         #: Unexplained observations: by link, and by observation the ends that may be faulty.
         self._links: Dict[Tuple[str, str, str], List[int]] = {}
         self._doubtful_ends: Dict[int, Tuple[str, ...]] = {}
+        #: Bad observations by plane and pair.
+        self._both_ways: Dict[Tuple[str, Tuple[str, str]], List[int]] = {}
         self._partners: Optional[PartnerPool] = None
 
     def _index(self) -> None:
@@ -1043,6 +1045,9 @@ class _Localiser:
         """Sort the unexplained observations: a link fault if both ends are good elsewhere,
         otherwise undecided.
         """
+        for number in self.bad:
+            one = self.seen[number]
+            self._both_ways.setdefault((one.plane, _ends(one)), []).append(number)
         left = [
             number
             for number in self.bad
@@ -1167,8 +1172,12 @@ class _Localiser:
     def _chance_of_pair(self, number: int) -> float:
         """Expected number of healthy pairs that look as bad as this one."""
         bad, times = self.tallies[number]
-        shares = self.shares_of[number]
-        expected = sum(counts[1] * self._background(kind, counts) for kind, counts in shares)
+        one, shares = self.seen[number], self.shares_of[number]
+        mine: Dict[int, List[int]] = {}
+        for other in self._both_ways[one.plane, _ends(one)]:
+            for kind, counts in self.shares_of[other]:
+                mine[kind] = _sum(mine.get(kind, [0, 0, 0, 0]), counts)
+        expected = sum(counts[1] * self._background(kind, mine[kind]) for kind, counts in shares)
         measured = sum(self.rest[kind][1] for kind, _counts in shares) if self.rest else times
         return tail(bad, times, expected / times) * measured
 
