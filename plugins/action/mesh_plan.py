@@ -16,9 +16,6 @@ from ansible.errors import AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.iperf3_pairs import (
-    translated,
-)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge, plan
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.documents import (
     HostFacts,
@@ -30,9 +27,10 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.l
     estimate_launch,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.rails import AUTO
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.view import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.probes.registry import (
+    BY_CHECK,
     CHECKS,
-    IPERF,
+    DEFAULT_CHECKS,
 )
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     hosts as _hosts,
@@ -113,7 +111,10 @@ class ActionModule(_once.Once):
                 ),
                 0.0,
             )
-        gate = IPERF in settings.checks and not settings.options[IPERF]["force"]
+        gate = any(
+            BY_CHECK[name].loads and not settings.options[name].get("force")
+            for name in settings.checks
+        )
         return {"checks": list(settings.checks), "gate": gate, "goes_on": True}
 
     def _plan(
@@ -225,7 +226,7 @@ def validated(given: dict[str, t.Any]) -> dict[str, t.Any]:
 def settings_of(options: dict[str, t.Any]) -> plan.MeshSettings:
     """The settings of the plan that do not depend on the hosts; without checks there is no mesh."""
     try:
-        names = {registry.name_of(name) for name in options["checks"]} or set(CHECKS)
+        names = {registry.name_of(name) for name in options["checks"]} or set(DEFAULT_CHECKS)
     except ValueError as error:
         raise ValueError(f"checks: {error}") from error
     given = _options.by_check(options["options"])
@@ -248,8 +249,7 @@ def settings_of(options: dict[str, t.Any]) -> plan.MeshSettings:
 
 def _options_of(name: str, given: t.Any) -> tuple[dict[str, t.Any], dict[str, t.Any]]:
     """The options of a check, and its options for the plan (``rounds``, ``plane``)."""
-    options = _options.of_check(name, given)
-    found = translated(options) if name == IPERF else options
+    found = BY_CHECK[name].translated(_options.of_check(name, given))
     of_plan = {option: found.pop(option) for option in ("rounds", "plane") if option in found}
     return found, of_plan
 

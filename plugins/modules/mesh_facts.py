@@ -10,8 +10,8 @@ module: mesh_facts
 short_description: Collect what the mesh needs to know about a host
 version_added: 0.1.0
 description:
-  - Reads the network interfaces of a host, whether iperf3 and fping are installed, and whether its
-    GPUs are in use.
+  - Reads the network interfaces of a host and the ports of its HCAs, whether iperf3, fping and
+    perftest are installed, and whether its GPUs are in use.
   - Compares the host's clock with the controller's, because the hosts of a mesh follow a plan by
     the clock.
   - Stops the process of an earlier mesh run, which would measure at the same time. Changes nothing
@@ -75,9 +75,10 @@ EXAMPLES = r"""
 
 RETURN = r"""
 mesh:
-  description: The interfaces, iperf3 and fping, findings against using the host (busy), its switch
-    or block of a cloud where it can tell (topology), and the seconds by which its clock is ahead of
-    the controller's (clock; null with clock_error when it could not be read).
+  description: The interfaces, the ports of HCAs, iperf3, fping and perftest, findings against
+    using the host (busy), its switch or block of a cloud where it can tell (topology), and the
+    seconds by which its clock is ahead of the controller's (clock; null with clock_error when it
+    could not be read).
   type: dict
   returned: always
   sample:
@@ -86,6 +87,8 @@ mesh:
     wanted: [eth1]
     iperf3: {path: /usr/bin/iperf3, version: "3.12"}
     fping: {path: /usr/bin/fping, version: "5.1"}
+    perftest: {path: /usr/bin/ib_write_bw, version: "6.06"}
+    hcas: [{device: mlx5_0, port: 1, active: true, link_layer: InfiniBand, speed: 400000000000}]
     busy: []
     topology: {source: lldp, group: "leaf01 (0c:42:a1:00:00:01)"}
     clock: {offset_seconds: 0.013, uncertainty_seconds: 0.03, base_seconds: 1731900000.2, asked: 1732145600.1,
@@ -102,8 +105,8 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framewo
     HostSettings,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh import (
-    node_daemon,
     facts,
+    node_process,
 )
 
 
@@ -129,8 +132,8 @@ def main() -> None:
     if not module.check_mode:
         # A run that was interrupted still has the lock that the gate asks for. What cannot be
         # ended, the start of the next run reports.
-        with contextlib.suppress(node_daemon.MeshError):
-            node_daemon.stop(host_root=root)
+        with contextlib.suppress(node_process.MeshError):
+            node_process.stop(host_root=root)
     # The gate takes the host's lock, which is a file.
     told = facts.look(settings, module.params["gate"] and not module.check_mode)
     module.exit_json(changed=False, mesh=dict(told, wanted=module.params["interfaces"]))

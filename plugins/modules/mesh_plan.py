@@ -13,7 +13,8 @@ description:
   - Makes one plan for all hosts of the play from the facts of M(autopilot.gpu.mesh_facts), and a
     share of the plan for each host.
   - First all hosts ping each other, or a balanced sample of the others. Then pairs of hosts run
-    iperf3 in rounds. In a round a host has one partner, so that no measurement disturbs another.
+    iperf3, or perftest on the ports of their HCAs, in rounds. In a round a host has one partner on
+    a network, so that no measurement disturbs another.
   - With O(follow_up=true), judges the first results and plans a retest of suspects with known-good
     partners. The retest measures each pair twice, and the better figure counts.
   - Starts no measurement. M(autopilot.gpu.mesh_run) follows the plan, and the role
@@ -25,7 +26,8 @@ author:
 options:
   checks:
     description:
-      - Checks to plan, V(ping_mesh) (V(ping)) and V(iperf3_pairs) (V(iperf)); both when empty.
+      - Checks to plan, V(ping_mesh) (V(ping)), V(iperf3_pairs) (V(iperf)) and
+        V(rdma_pairs); the first two when empty.
       - Names of checks of a single node are ignored.
     type: list
     elements: str
@@ -68,8 +70,8 @@ options:
   options:
     description:
       - "Options by check name or short name, for example C({iperf3_pairs: {duration: 10}})."
-      - M(autopilot.gpu.ping_mesh) and M(autopilot.gpu.iperf3_pairs) document them. Options of other
-        checks are ignored.
+      - M(autopilot.gpu.ping_mesh), M(autopilot.gpu.iperf3_pairs) and M(autopilot.gpu.rdma_pairs)
+        document them. Options of other checks are ignored.
     type: dict
     default: {}
   only_options:

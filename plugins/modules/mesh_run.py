@@ -11,7 +11,7 @@ short_description: Start a host's share of the mesh, or collect its readings
 version_added: 0.1.0
 description:
   - Starts a process on the host that follows its share of a mesh run by the clock. The process
-    pings its peers and measures with them by iperf3. The task returns at once.
+    pings its peers and measures with them by iperf3 and perftest. The task returns at once.
   - Collects the readings later. The process then ends. It also ends when its lifetime is over, and
     when another run replaces it.
   - The process keeps its readings in memory and passes them through a socket to the user that

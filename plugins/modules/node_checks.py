@@ -25,8 +25,8 @@ options:
   checks:
     description:
       - Checks to run, by name or short name (for example V(remapped), V(pciebw), V(dcgm)).
-      - Every check of a node when not given. V(ping_mesh) and V(iperf3_pairs) are ignored, because
-        they need two nodes; the role C(mesh) runs them. V(volume_claim) is skipped, with a result
+      - Every check of a node when not given. V(ping_mesh), V(iperf3_pairs) and V(rdma_pairs) are
+        ignored, because they need two nodes; the role C(mesh) runs them. V(volume_claim) is skipped, with a result
         that says so; M(autopilot.gpu.volume_claim) runs it.
     type: list
     elements: str

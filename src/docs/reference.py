@@ -146,6 +146,13 @@ _FURTHER: Tuple[_Measured, ...] = (
         {"gpu": _GPU, "kind": ("crc_flit", "crc_data", "replay", "recovery")},
     ),
     ("memory_and_cpu", "host_memory_bandwidth", "bytes/s", {"numa": ("0", "1")}),
+    (
+        "rdma_pairs",
+        "pair_bandwidth",
+        "bytes/s",
+        {"plane": _PLANES, "direction": ("transmit", "receive")},
+    ),
+    ("rdma_pairs", "pair_latency", "seconds", {"plane": _PLANES}),
     ("xid_errors", "xid_errors", "events", {"gpu": _GPU, "xid": ("13", "31", "79")}),
     ("gpu_visibility", "gpus_visible", "gpus", {}),
     ("image_registry", "image_lookup", "seconds", {"registry": ("registry",)}),

@@ -1343,7 +1343,9 @@ LOW_IS_BAD, HIGH_IS_BAD = (
 def _network_now() -> List[Any]:
     """The panels of current outliers."""
     return [
-        findings("What is bad on the network", f'{RUNS}, check=~"ping_mesh|iperf3_pairs"'),
+        findings(
+            "What is bad on the network", f'{RUNS}, check=~"ping_mesh|iperf3_pairs|rdma_pairs"'
+        ),
         bars(
             "Slowest nodes",
             "The twenty lowest medians over a node's partners, each way.",

@@ -5,9 +5,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 
 import pytest
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh.probes import finders
 
 LOOK = """
 import json, sys
@@ -46,3 +49,7 @@ def test_a_host_in_use_is_left_alone_and_one_that_cannot_tell_is_no_idle_one(
     assert [one["name"] for one in facts["interfaces"] if one["name"] == "lo"] == ["lo"], (
         "a driver that hangs costs nothing else"
     )
+    # The program of every probe, and the ports of HCAs.
+    assert all(facts[name] for name in finders.FINDERS)
+    ports = [f"{one['device']}:{one['port']}" for one in facts["hcas"]]
+    assert bool(ports) == os.path.isdir(f"{built.root}/sys/class/infiniband"), ports

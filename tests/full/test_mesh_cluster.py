@@ -105,7 +105,7 @@ def test_check_mode_prints_the_plan_and_starts_nothing(healed, tmp_path):
     done, document = preflight(healed, tmp_path, "--check")
     text = " ".join(summary(done).split())
     assert document is None and not list(tmp_path.iterdir())
-    assert " 32 iperf3 pairs in 4 rounds," in text and "GB" in text and "seed" in text
+    assert " 32 pairs in 4 rounds," in text and "GB" in text and "seed" in text
     assert all(left_behind(healed, host) == ([], set(), []) for host in healed.hosts)
 
 

@@ -158,10 +158,7 @@ def test_check_mode_prints_the_plan_and_starts_nothing(four, tmp_path):
     done, document = preflight(four, tmp_path, *arguments)
     assert document is None and list(tmp_path.iterdir()) == []
     # Three rounds of two pairs on each plane; 24 ways, 23 pings on each.
-    assert (
-        "mesh: 4 hosts on eth1, eth2: 552 pings, 12 iperf3 pairs in 6 rounds, at most "
-        in done.stdout
-    )
+    assert "mesh: 4 hosts on eth1, eth2: 552 pings, 12 pairs in 6 rounds, at most " in done.stdout
     assert ", seed 7, starts in " in done.stdout
     assert re.search(r"Wait for the end of the mesh plan\] \*+\nskipping: \[gpu01\]", done.stdout)
     assert left_on(four) == []

@@ -49,6 +49,7 @@ FAILED = {
     "node_changes": "NODE CHANGES Failed",
     "ping_mesh": "PING Failed",
     "iperf3_pairs": "IPERF Failed",
+    "rdma_pairs": "RDMA Failed",
     "volume_claim": "PVC Create-Delete Test Failed",
 }
 

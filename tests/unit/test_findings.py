@@ -34,7 +34,10 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output
     next_step,
     runbook,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge, members
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.probes import (
+    registry as probes,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     ACTIONS,
     FAIL,
@@ -82,7 +85,9 @@ TABLES = {
 }
 #: Codes that are put together, by how they are; None: `runbook` has words for all of them.
 COMPOSED = {
-    "f'{tool}_missing'": {f"{tool}_missing" for tool in members._TOOLS.values()},
+    "f'{probe.program}_missing'": {f"{probe.program}_missing" for probe in probes.PROBES},
+    # Where datagrams arrive beside the silence of a program.
+    "f'{probe.program}_hung'": {f"{probe.program}_hung" for probe in probes.PROBES if probe.silent},
     "f'slow_{cause.scope}'": {"slow_link", "slow_path"},
     "f'{result.check}_{result.status}'": None,
 }

@@ -388,8 +388,7 @@ def test_a_plan_in_a_line():
         "left_out": 0,
     }
     line = (
-        "16 hosts on eth1, eth2: 11040 pings, 80 iperf3 pairs in 10 rounds, at most 600.0 "
-        "GB, 79 s, seed 7"
+        "16 hosts on eth1, eth2: 11040 pings, 80 pairs in 10 rounds, at most 600.0 GB, 79 s, seed 7"
     )
     assert plan.plan_text(described) == line
     assert "unknown traffic" in plan.plan_text(dict(described, bytes=None))

@@ -132,11 +132,11 @@ def test_every_share_of_a_plan_is_accepted(settings):
         (share("ping"), r"share.windows\[0\]: 'ping' is invalid; expected a dictionary"),
         (
             share(PAIR, dict(PAIR, kind="pong")),
-            r"share.windows\[1\].kind: 'pong' is invalid; expected ping or pair",
+            r"share.windows\[1\].kind: 'pong' is invalid; expected ping, pair or rdma",
         ),
         (
             share(dict(PAIR, kind=["pair"])),
-            r"share.windows\[0\].kind: \['pair'\] is invalid; expected ping or pair",
+            r"share.windows\[0\].kind: \['pair'\] is invalid; expected ping, pair or rdma",
         ),
         (
             share(dict(PAIR, address="gpu01")),

@@ -30,7 +30,9 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
     UNKNOWN,
     WARN,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.view import CHECKS
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.probes.registry import (
+    CHECKS,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_text import text_of
 

@@ -27,6 +27,9 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.d
     Plan,
     PlaneMember,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.probes.registry import (
+    BY_CHECK,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
     number,
     whole_number,
@@ -54,9 +57,10 @@ _RANKS = {GOOD: 0, FAIR: 1, POOR: 2, NONE: 3, BAD: 4, WORST: 5}
 _MARKS = {BAD: "!", WORST: "\u2715", NONE: "?"}
 
 _TITLES = {
-    "bandwidth": "iperf3 bandwidth",
-    "loss": "ping loss",
-    "round_trip_p50": "ping round trip (median)",
+    "bandwidth": "bandwidth",
+    "loss": "loss",
+    "round_trip_p50": "round trip (median)",
+    "latency": "latency",
 }
 
 
@@ -118,10 +122,16 @@ def heats_of(mesh: MeshReport) -> list[Heat]:
     return found
 
 
+def _program(check: t.Any) -> str:
+    """The name of what a check runs; the check itself if this version does not know it."""
+    probe = BY_CHECK.get(name_of(check))
+    return str(probe.title) if probe else name_of(check)
+
+
 def _missed(
     mesh: MeshReport, matrix: Matrix, hosts: list[str]
 ) -> dict[tuple[int, int], float | None]:
-    """Planned pairs of a matrix without a measurement; a pair of iperf3 has one for each direction."""
+    """Planned pairs of a matrix without a measurement; a pair has one for each direction."""
     places = {host: place for place, host in enumerate(hosts)}
     found: dict[tuple[int, int], float | None] = {}
     for one in mesh.missed:
@@ -153,6 +163,8 @@ def _heat(
         judge, steps, words = _bandwidth(plane, plan, expected, values)
     elif measure == "loss":
         judge, steps, words = _loss(plan)
+    elif measure == "latency":
+        judge, steps, words = _latency(plan, name_of(matrix.get("check")), values)
     else:
         judge, steps, words = _round_trip(plan, values)
     pairs = [
@@ -173,7 +185,7 @@ def _heat(
     size = max(len(columns), len(rows))
     return Heat(
         plane,
-        _TITLES[measure],
+        f"{_program(matrix.get('check'))} {_TITLES[measure]}",
         unit_of(unit, largest),
         shape,
         reduced,
@@ -321,6 +333,27 @@ def _round_trip(plan: Plan, values: list[float]) -> tuple[_Judge, dict[str, str]
         else f"{LATENCY_FACTOR:g} times the median, and {LATENCY_LEAST_MS:g} ms at least"
     )
     return judge, steps, [f"at most {quantity(most, 'seconds')} ({who})"]
+
+
+def _latency(
+    plan: Plan, check: str, values: list[float]
+) -> tuple[_Judge, dict[str, str], list[str]]:
+    """Compared with the option maximum_latency (microseconds); without it the colours compare each
+    pair with the median.
+    """
+    median = statistics.median(values) if values else 0.0
+    most = (number(plan.get("options", {}).get(check, {}).get("maximum_latency")) or 0.0) / 1e6
+
+    def judge(_source: int, _target: int, value: float) -> str:
+        if most and value > most:
+            return WORST if value > 2 * most else BAD
+        return GOOD if value <= 1.5 * median else FAIR if value <= 2 * median else POOR
+
+    steps = {GOOD: "up to 1.5 times the median", FAIR: "up to twice", POOR: "more"}
+    if not most:
+        return judge, {**steps, NONE: "no figure"}, ["no maximum is set (option maximum_latency)"]
+    steps.update({BAD: "longer than accepted", WORST: "more than twice that", NONE: "no figure"})
+    return judge, steps, [f"at most {quantity(most, 'seconds')} (option maximum_latency)"]
 
 
 # ---- what there is room for ----

@@ -19,8 +19,8 @@ from ..knowledge.cluster import AUDIENCE, WORK
 
 #: Stands for every check that a node can run alone, and network checks that disturb no job.
 ALL = "all"
-#: Loads the network of two nodes; runs only on request.
-_NOT_PERIODIC = ("iperf3_pairs",)
+#: Load the network of two nodes; run only on request, or only in the role mesh.
+_NOT_PERIODIC = ("iperf3_pairs", "rdma_pairs")
 _CLAIM = "volume_claim"
 
 _DIAGNOSTIC = "dcgm_diag"

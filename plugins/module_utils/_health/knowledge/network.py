@@ -8,6 +8,10 @@ from __future__ import annotations
 #: Ethernet link's rate is TCP payload (1448 of 1526 bytes with preamble, gap and timestamps); our
 #: own rule leaves 15 points for the hosts.
 LINK_SHARE = 0.8
+#: The share of an HCA's data rate that RDMA writes reach at least: AzNHC's lowest threshold is 0.9
+#: (180 of 200 and 360 of 400 Gbit/s; azurehpc-health-checks, conf/*.conf); our own rule leaves 5
+#: points for a path MTU of 1024, with which 93 % of RoCE's rate is data.
+RDMA_LINK_SHARE = 0.85
 #: Share of the better pairs' rate that every pair must reach: our own rule. It is well below the
 #: spread of repeated TCP measurements between idle hosts (a few percent), and well above a link
 #: that lost a lane or negotiated the next lower speed.

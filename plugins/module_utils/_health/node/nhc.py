@@ -452,10 +452,10 @@ _WITHOUT: Dict[str, str] = {
     "check_nccl_allreduce": "no check runs NCCL; gpu_link measures between the GPUs of a "
     "node, and iperf3_pairs between nodes",
     "check_nccl_allreduce_ib_loopback": "no check runs NCCL",
-    "check_ib_bw_gdr": "no check measures RDMA bandwidth; the check infiniband reads the "
-    "rate of the ports",
-    "check_ib_bw_non_gdr": "no check measures RDMA bandwidth; the check infiniband reads the "
-    "rate of the ports",
+    "check_ib_bw_gdr": "no check of a single node measures RDMA bandwidth; rdma_pairs of "
+    "the mesh does, between nodes",
+    "check_ib_bw_non_gdr": "no check of a single node measures RDMA bandwidth; rdma_pairs of "
+    "the mesh does, between nodes",
     "check_hw_topology": "no check reads a topology file; pcie_bandwidth shows GPUs with "
     "another topology",
 }

@@ -54,6 +54,7 @@ def _registered() -> None:
 ELSEWHERE: Dict[str, Tuple[str, ...]] = {
     "ping_mesh": ("ping",),
     "iperf3_pairs": ("iperf",),
+    "rdma_pairs": (),
     "volume_claim": ("pvc",),
 }
 _OF_NODE: Tuple[str, ...] = _registered.__code__.co_varnames

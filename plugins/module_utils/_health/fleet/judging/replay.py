@@ -17,8 +17,8 @@ from ...model import SKIP, CheckResult
 from ...node import registry
 from ...node.checks import node_changes
 from ...node.framework.conclude import conclude
-from ..mesh import judge as mesh_judge
 from ..mesh.documents import Plan, read_plan
+from ..mesh.probes.registry import CHECKS as MESH_CHECKS
 from ...times import stamp_of
 
 #: Options by check, validated.
@@ -52,7 +52,7 @@ def replay(before: RunReport, policy: Policy, options: Optional[Options] = None)
             _judge_answer_again(
                 answer,
                 overrides,
-                [result for result in answer.results if result.check not in mesh_judge.CHECKS],
+                [result for result in answer.results if result.check not in MESH_CHECKS],
             )
             for answer in answers
         ]

@@ -7,6 +7,7 @@ the mesh in the run document. Pure.
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple, TypedDict
 
@@ -53,6 +54,27 @@ class HostClock(TypedDict, total=False):
     spent_seconds: float
 
 
+class NearGpu(TypedDict):
+    """The GPU next to an HCA: its place in the order of PCI addresses."""
+
+    index: Unsigned
+    pci: str
+
+
+class HostHca(TypedDict, total=False):
+    """A port of an HCA. ``speed`` is the rate of its data in bits/s."""
+
+    device: str
+    port: Unsigned
+    active: bool
+    state: Optional[str]
+    link_layer: Optional[str]
+    speed: Optional[float]
+    gid_index: Optional[Unsigned]
+    netdev: Optional[str]
+    gpu: Optional[NearGpu]
+
+
 class HostTool(TypedDict, total=False):
     path: Optional[str]
     error: Any
@@ -80,8 +102,9 @@ class HostFacts(TypedDict, total=False):
     error: Dict[str, Any]
     clock: Optional[HostClock]
     clock_error: str
-    iperf3: HostTool
-    fping: HostTool
+    hcas: List[HostHca]
+    #: The program of each probe, by name; a host sends them beside its other facts.
+    programs: Dict[str, HostTool]
     busy: List[Any]
     gate_seconds: float
     wanted: List[str]
@@ -109,6 +132,12 @@ def read_facts(value: Any) -> Optional[HostFacts]:
         addresses = map(_reachable, interface.get("addresses", []))
         interface["addresses"] = [address for address in addresses if address is not None]
     facts["interfaces"] = named
+    facts["hcas"] = [hca for hca in facts.get("hcas", []) if _is_whole(hca)]
+    facts["programs"] = {
+        name: decode(HostTool, tool)
+        for name, tool in value.items()
+        if name not in HostFacts.__annotations__ and isinstance(tool, dict)
+    }
     topology = facts.get("topology")
     if topology and (
         topology["source"] not in TOPOLOGY_SOURCES
@@ -119,6 +148,21 @@ def read_facts(value: Any) -> Optional[HostFacts]:
     if value.get("busy") and "busy" not in facts:
         facts["busy"] = [_USE_UNKNOWN.to_dict()]
     return facts
+
+
+def program_of(facts: HostFacts, name: str) -> HostTool:
+    """The program of a probe on a host; facts that were not decoded have it beside the others."""
+    known = facts.get("programs")
+    found = (mapping(facts) if known is None else known).get(name)
+    return decode(HostTool, found)
+
+
+def _is_whole(hca: HostHca) -> bool:
+    """True for a port that can be named, by a name that no program takes for an option."""
+    return (
+        bool(re.fullmatch(r"\w[\w.-]{0,62}", hca.get("device", "")))
+        and 1 <= hca.get("port", 0) <= 255
+    )
 
 
 def _reachable(given: HostAddress) -> Optional[HostAddress]:
@@ -145,14 +189,18 @@ def _reachable(given: HostAddress) -> Optional[HostAddress]:
 
 
 class PlaneMember(TypedDict, total=False):
-    """The interface of a host on a plane. ``speed`` in bits/s, ``mtu`` in bytes; None where
-    unknown.
+    """The end of a host on a plane: an interface, or the port of an HCA. ``speed`` in bits/s,
+    ``mtu`` in bytes; None where unknown.
     """
 
     interface: str
     address: str
     mtu: Optional[int]
     speed: Optional[float]
+    #: The port of an HCA: what the node needs to use it, and the interface that has ``address``,
+    #: at which the two ends find each other.
+    endpoint: Dict[str, Any]
+    via: str
 
 
 class Plane(TypedDict):
@@ -186,7 +234,9 @@ class PlannedRound(TypedDict):
 
 
 class PlannedPairs(TypedDict, total=False):
-    """All rounds of pairs; each round takes ``period`` seconds."""
+    """All rounds of pairs of a probe; each round takes ``period`` seconds. ``streams``, ``zerocopy``
+    and ``settings`` are fields of the probe's windows.
+    """
 
     offset: float
     period: float
@@ -195,18 +245,20 @@ class PlannedPairs(TypedDict, total=False):
     slack_seconds: float
     streams: int
     zerocopy: bool
+    settings: Dict[str, Any]
     ports: List[int]
     rounds: List[PlannedRound]
 
 
 class LeftOut(TypedDict, total=False):
-    """A host excluded from a check on a plane. ``plane`` None: every plane; ``check`` None: both
-    checks.
+    """A host excluded from a check on a plane. ``plane`` None: every plane; ``check`` None: every
+    check, or with ``endpoint`` every check that measures between such ends.
     """
 
     host: str
     plane: Optional[str]
     check: Optional[str]
+    endpoint: Optional[str]
     finding: Dict[str, Any]
 
 
@@ -246,6 +298,8 @@ Plan = TypedDict(
         "findings": List[PlannedFinding],
         "ping": Optional[PlannedPings],
         "pairs": Optional[PlannedPairs],
+        #: The rounds of further probes by check.
+        "probes": Dict[str, PlannedPairs],
         "seconds": float,
         #: Seconds after the last window for which a host keeps its readings.
         "uncollected_seconds": float,
@@ -255,7 +309,7 @@ Plan = TypedDict(
 
 
 #: Members that plans of earlier versions lack.
-_MAY_LACK = ("group_source", "uncollected_seconds", "together_why")
+_MAY_LACK = ("group_source", "uncollected_seconds", "together_why", "probes")
 
 
 def read_plan(value: Any) -> Plan:
@@ -313,9 +367,10 @@ class PingTarget(TypedDict, total=False):
 
 
 class DirectionReading(TypedDict, total=False):
-    """iperf3's report of one direction. CPU time in percent of one core."""
+    """A program's report of one direction, or of the latency. CPU time in percent of one core."""
 
     bits_per_second: Optional[float]
+    latency_us: Optional[float]
     retransmits: Optional[Unsigned]
     cpu_local_percent: Optional[float]
     cpu_remote_percent: Optional[float]
@@ -325,6 +380,7 @@ class DirectionReading(TypedDict, total=False):
 class PairLegs(TypedDict, total=False):
     transmit: DirectionReading
     receive: DirectionReading
+    latency: DirectionReading
 
 
 class HandshakeReading(TypedDict, total=False):
@@ -343,6 +399,8 @@ class WindowReading(TypedDict, total=False):
     targets: Dict[str, PingTarget]
     legs: PairLegs
     hello: HandshakeReading
+    #: By how much counters of the host's end grew.
+    counters: Optional[Dict[str, Unsigned]]
 
 
 #: All readings of a host from one pass. A ``run`` or ``pass`` of the wrong type matches no plan.

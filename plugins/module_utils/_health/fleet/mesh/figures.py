@@ -25,16 +25,16 @@ from .documents import (
     PlannedPings,
     WindowReading,
 )
+from .probes.record import PairProbe
+from .probes.registry import Part, parts, planned
 
 #: Undecoded readings of each host, one dictionary for each pass.
 Passes = Sequence[Mapping[str, Any]]
-#: Windows of a host: pings by plane, pairs by plane and round.
+#: Windows of a host by kind, plane and round; pings have no round.
 Windows = Dict[Tuple[Any, ...], WindowReading]
 
 #: Seconds by which a clock may be set during a run: the slack at both ends of a pair's legs.
 CLOCK_MOVED = 0.3
-#: Reasons for a missing iperf3 figure that do not tell whether packets arrive.
-_SILENT = ("timeout", "no_route")
 
 
 class Leg(NamedTuple):
@@ -47,7 +47,7 @@ class Leg(NamedTuple):
     #: bits/s at the receiver; None without a figure (then ``reason`` says why).
     rate: Optional[float]
     retransmits: Optional[int] = None
-    #: CPU time of the busier end in percent of one core; None if iperf3 did not report it.
+    #: CPU time of the busier end in percent of one core; None if the program did not report it.
     cpu: Optional[float] = None
     reason: str = ""
     message: str = ""
@@ -83,7 +83,7 @@ class SeenHandshake(NamedTuple):
 
 
 class Hung(NamedTuple):
-    """A round of a pair in which iperf3 gave no figure for either direction although datagrams
+    """A round of a pair in which the program gave no figure for either direction although datagrams
     arrived both ways: no evidence about the link.
     """
 
@@ -104,6 +104,26 @@ class Missed(NamedTuple):
     message: str
 
 
+class Latency(NamedTuple):
+    """Half a round trip between two hosts, by a directed probe, in microseconds."""
+
+    plane: str
+    source: str
+    target: str
+    turn: int
+    microseconds: float
+
+
+class Grown(NamedTuple):
+    """By how much counters of a host's end grew while a pair measured."""
+
+    plane: str
+    host: str
+    partner: str
+    turn: int
+    counters: Mapping[str, int]
+
+
 class Figures(NamedTuple):
     legs: List[Leg]
     echoes: List[Echo]
@@ -116,21 +136,27 @@ class Figures(NamedTuple):
     #: Seconds by which a host's clock was set in a pass, by pass number and host, and whether the
     #: host moved its windows accordingly.
     clocks_moved: Dict[Tuple[int, str], Tuple[float, bool]]
+    latencies: List[Latency]
+    grown: List[Grown]
 
 
-def gather(plans: Sequence[Plan], passes: Passes) -> Figures:
-    """Collect all figures of the passes. Invalid readings count as missing."""
-    found = Figures([], [], [], [], {}, [], {})
+def gather(plans: Sequence[Plan], passes: Passes, part: Optional[Part] = None) -> Figures:
+    """Collect all figures of the probes of a part (by default the plan's first), of all passes.
+    Invalid readings count as missing.
+    """
+    part = part or parts(plans[0]["checks"])[0]
+    found = Figures([], [], [], [], {}, [], {}, [], [])
     for turn, (plan, collected) in enumerate(zip(plans, passes), 1):
         readings = {host: _of_this_pass(plan, collected.get(host)) for host in plan["hosts"]}
         entries = {host: _windows(host_readings) for host, host_readings in readings.items()}
         found.clocks_moved.update(_moved_clocks(turn, readings))
-        ping, pairs = plan.get("ping"), plan.get("pairs")
-        if ping:
-            _gather_pings(found, plan, ping, turn, entries)
-        if pairs:
-            _gather_pairs(found, plan, pairs, turn, entries)
-        silent = [host for host in _taking_part(plan) if not _has_answered(readings[host])]
+        pings, pairs = planned(plan, part.echoes), planned(plan, part.rates)
+        if part.echoes and pings:
+            _gather_pings(found, part.echoes, plan, pings, turn, entries)
+        if part.rates and pairs:
+            _gather_pairs(found, part.rates, plan, pairs, turn, entries)
+        taking_part = _taking_part(plan, pings, pairs)
+        silent = [host for host in taking_part if not _has_answered(readings[host])]
         found.silent.update({(turn, host): readings[host].get("reason", "") for host in silent})
     return found._replace(handshakes=_unanswered(found))
 
@@ -191,8 +217,10 @@ def _of_this_pass(plan: Plan, collected: Any) -> HostReadings:
     }
 
 
-def _taking_part(plan: Plan) -> Set[str]:
-    hosts, pairs, ping = plan["hosts"], plan.get("pairs"), plan.get("ping")
+def _taking_part(
+    plan: Plan, ping: Optional[PlannedPings], pairs: Optional[PlannedPairs]
+) -> Set[str]:
+    hosts = plan["hosts"]
     members = {
         hosts[place]
         for one in (pairs["rounds"] if pairs else [])
@@ -212,9 +240,7 @@ def _windows(readings: HostReadings) -> Windows:
     if not _has_answered(readings):
         return {}
     return {
-        ("ping", window.get("plane"))
-        if window.get("kind") == "ping"
-        else ("pair", window.get("plane"), window.get("round")): window
+        (window.get("kind"), window.get("plane"), window.get("round")): window
         for window in readings["windows"]
     }
 
@@ -231,13 +257,18 @@ def _trouble(window: Optional[WindowReading]) -> Optional[str]:
 
 
 def _gather_pings(
-    found: Figures, plan: Plan, ping: PlannedPings, turn: int, entries: Mapping[str, Windows]
+    found: Figures,
+    probe: PairProbe,
+    plan: Plan,
+    ping: PlannedPings,
+    turn: int,
+    entries: Mapping[str, Windows],
 ) -> None:
     hosts = plan["hosts"]
     for plane, peers in zip(plan["planes"], ping["peers"]):
         for place, peer_places in enumerate(peers):
             host = hosts[place]
-            window = entries[host].get(("ping", plane["name"]))
+            window = entries[host].get((probe.kind, plane["name"], None))
             trouble = _trouble(window)
             targets = window.get("targets", {}) if window else {}
             for peer in (hosts[peer_place] for peer_place in peer_places):
@@ -247,8 +278,8 @@ def _gather_pings(
                     found.echoes.append(echo)
                 else:
                     error = target.get("small", PingsReading()).get("error", CollectError())
-                    message = trouble or error.get("message") or "fping gave no figure"
-                    found.missed.append(Missed("ping_mesh", plane["name"], host, peer, message))
+                    message = trouble or error.get("message") or f"{probe.title} gave no figure"
+                    found.missed.append(Missed(probe.check, plane["name"], host, peer, message))
 
 
 def _echo(plane: str, source: str, target: str, turn: int, reading: PingTarget) -> Optional[Echo]:
@@ -274,7 +305,12 @@ def _echo(plane: str, source: str, target: str, turn: int, reading: PingTarget) 
 
 
 def _gather_pairs(
-    found: Figures, plan: Plan, pairs: PlannedPairs, turn: int, entries: Mapping[str, Windows]
+    found: Figures,
+    probe: PairProbe,
+    plan: Plan,
+    pairs: PlannedPairs,
+    turn: int,
+    entries: Mapping[str, Windows],
 ) -> None:
     hosts = plan["hosts"]
     for round_number, one in enumerate(pairs["rounds"]):
@@ -284,9 +320,10 @@ def _gather_pairs(
                 hosts[client_place],
                 hosts[server_place],
             )
-            key = ("pair", plane, round_number)
+            key = (probe.kind, plane, round_number)
             _gather_pair(
                 found,
+                probe,
                 plane,
                 turn,
                 (client, entries[client].get(key)),
@@ -298,14 +335,17 @@ def _gather_pairs(
 _End = Tuple[str, Optional[WindowReading]]
 
 
-def _gather_pair(found: Figures, plane: str, turn: int, client: _End, server: _End) -> None:
+def _gather_pair(
+    found: Figures, probe: PairProbe, plane: str, turn: int, client: _End, server: _End
+) -> None:
+    _gather_further(found, probe, plane, turn, client, server)
     troubles = {
         host: _trouble(window) or _off_clock(found, turn, host) for host, window in (client, server)
     }
     legs = (client[1] or WindowReading()).get("legs", PairLegs())
     got = [
-        _leg(plane, client[0], server[0], turn, legs.get("transmit", DirectionReading())),
-        _leg(plane, server[0], client[0], turn, legs.get("receive", DirectionReading())),
+        _leg(probe, plane, client[0], server[0], turn, legs.get("transmit", DirectionReading())),
+        _leg(probe, plane, server[0], client[0], turn, legs.get("receive", DirectionReading())),
     ]
     if any(leg.rate is not None for leg in got):
         found.legs.extend(got)
@@ -315,21 +355,21 @@ def _gather_pair(found: Figures, plane: str, turn: int, client: _End, server: _E
         for host, partner in ((client[0], server[0]), (server[0], client[0])):
             found.missed.append(
                 Missed(
-                    "iperf3_pairs",
-                    plane,
-                    host,
-                    partner,
-                    f"{unmeasured[0]}: {troubles[unmeasured[0]]}",
+                    probe.check, plane, host, partner, f"{unmeasured[0]}: {troubles[unmeasured[0]]}"
                 )
             )
         return
     found.legs.extend(got)
-    if all(leg.reason in _SILENT for leg in got):
+    if all(leg.reason in probe.unreached for leg in got):
+        # The program itself says that nothing arrives, whatever the handshake says.
+        for leg in got:
+            found.handshakes.append(SeenHandshake(plane, leg.source, leg.target, turn, 0))
+    elif all(leg.reason in probe.silent for leg in got):
         if all(
             (window or WindowReading()).get("hello", {}).get("heard")
             for _host, window in (client, server)
         ):
-            _count_hung(found, Hung(plane, client[0], server[0], turn, got[0].message))
+            _count_hung(found, probe, Hung(plane, client[0], server[0], turn, got[0].message))
         for (source, own), (target, window) in ((client, server), (server, client)):
             sent, heard = (
                 (seen or WindowReading()).get("hello", HandshakeReading()) for seen in (own, window)
@@ -347,14 +387,32 @@ def _off_clock(found: Figures, turn: int, host: str) -> Optional[str]:
     return None if is_corrected else f"its clock moved by {moved:+.1f} s after it was read"
 
 
-def _count_hung(found: Figures, hung: Hung) -> None:
+def _count_hung(found: Figures, probe: PairProbe, hung: Hung) -> None:
     found.hung.append(hung)
-    message = f"iperf3 hung while the handshake passed: {hung.message}"
+    message = f"{probe.title} hung while the handshake passed: {hung.message}"
     for host, partner in ((hung.client, hung.server), (hung.server, hung.client)):
-        found.missed.append(Missed("iperf3_pairs", hung.plane, host, partner, message))
+        found.missed.append(Missed(probe.check, hung.plane, host, partner, message))
 
 
-def _leg(plane: str, source: str, target: str, turn: int, reading: DirectionReading) -> Leg:
+def _gather_further(
+    found: Figures, probe: PairProbe, plane: str, turn: int, client: _End, server: _End
+) -> None:
+    """The latency of a pair, and the counters that grew at both ends."""
+    for (host, window), (partner, _other) in ((client, server), (server, client)):
+        counters = (window or WindowReading()).get("counters")
+        if counters:
+            found.grown.append(Grown(plane, host, partner, turn, counters))
+    if probe.latency_leg:
+        legs = (client[1] or WindowReading()).get("legs", PairLegs())
+        reading = decode(DirectionReading, dict(legs).get(probe.latency_leg))
+        latency = None if "error" in reading else number(reading.get("latency_us"), 0)
+        if latency:
+            found.latencies.append(Latency(plane, client[0], server[0], turn, latency))
+
+
+def _leg(
+    probe: PairProbe, plane: str, source: str, target: str, turn: int, reading: DirectionReading
+) -> Leg:
     error = reading.get("error", CollectError())
     rate = None if "error" in reading else number(reading.get("bits_per_second"), 0)
     if rate is None:
@@ -376,5 +434,11 @@ def _leg(plane: str, source: str, target: str, turn: int, reading: DirectionRead
         if cpu is not None
     ]
     return Leg(
-        plane, source, target, turn, rate, reading.get("retransmits"), max(cpus) if cpus else None
+        plane,
+        source,
+        target,
+        turn,
+        rate,
+        reading.get("retransmits"),
+        max(cpus) if cpus and probe.cpu_limit else None,
     )

@@ -25,6 +25,7 @@ from typing import (
 )
 
 from ...knowledge import network as rules
+from ...knowledge.rdma import LINK_ERRORS
 from ...lenient import number
 from ...node_names import fold_few, natural
 from ...model import (
@@ -41,11 +42,15 @@ from ...model import (
 )
 from . import localise
 from .documents import Matrix, MeshCause, MeshDocument, MeshExpectation, MissedMeasurement, Plan
-from .localise import ELSEWHERE, Cause
+from .localise import Cause
 from .fabric import controls, oversubscription, slow_between
 from .figures import Leg, Passes
+from .plan import concerns
+from .probes.record import HCA, PairProbe
+from .probes.registry import BY_CHECK, DEFAULT_CHECKS as CHECKS, parts
 from .references import OTHER, Expected, Kind, is_busy, quantile, rate_text
-from .view import CHECKS, IPERF, PING, Explained, View
+from .retest import ELSEWHERE
+from .view import PING, Explained, View
 from .messages import (
     between,
     evidence_of,
@@ -87,8 +92,15 @@ def judge(plans: Sequence[Plan], passes: Passes, false_drains: float = FALSE_DRA
     the plans. A node fails only if fewer than ``false_drains`` healthy nodes of this run would look
     as bad by chance.
     """
-    view = View(plans, passes)
-    causes = view.causes(slow_between(view))
+    judged = [
+        _judge_part(View(plans, passes, part), false_drains) for part in parts(plans[0]["checks"])
+    ]
+    return _joined(plans, judged)
+
+
+def _judge_part(view: View, false_drains: float) -> Judged:
+    """Judge the probes that are evidence about the same links."""
+    causes = [view.named(explained) for explained in view.causes(slow_between(view))]
     view.know(causes)
     doubt = _Doubt.of(view, causes, false_drains)
     results = {host: _results(view, host, causes, doubt) for host in view.plan["hosts"]}
@@ -98,12 +110,42 @@ def judge(plans: Sequence[Plan], passes: Passes, false_drains: float = FALSE_DRA
         if one.cause.scope in ("link", "path", "group")
     ]
     findings += _fleet_findings(view, doubt)
-    return Judged(results, findings, _document(view, plans, causes))
+    return Judged(results, findings, _document(view, causes))
+
+
+def _joined(plans: Sequence[Plan], judged: Sequence[Judged]) -> Judged:
+    """The judged parts as one."""
+    order = {check: place for place, check in enumerate(plans[0]["checks"])}
+    results = {
+        host: sorted(
+            (result for one in judged for result in one.results.get(host, [])),
+            key=lambda result: order[result.check],
+        )
+        for host in plans[0]["hosts"]
+    }
+    documents = [one.document for one in judged]
+    return Judged(
+        results,
+        [finding for one in judged for finding in one.findings],
+        {
+            "hosts": list(plans[0]["hosts"]),
+            "plans": list(plans),
+            "matrices": [matrix for one in documents for matrix in one["matrices"]],
+            "causes": [cause for one in documents for cause in one["causes"]],
+            "expected": [expected for one in documents for expected in one["expected"]],
+            "missed": [missed for one in documents for missed in one["missed"]][:_MOST_MISSED],
+        },
+    )
 
 
 def planned(plan: Plan) -> Judged:
     """The results for check mode: the planned checks of each host."""
-    view = View([plan], [{}])
+    judged = [_planned_part(View([plan], [{}], part)) for part in parts(plan["checks"])]
+    return _joined([plan], judged)
+
+
+def _planned_part(view: View) -> Judged:
+    plan = view.plan
     results: Dict[str, List[CheckResult]] = {}
     for host in plan["hosts"]:
         for check in plan["checks"]:
@@ -123,32 +165,22 @@ def planned(plan: Plan) -> Judged:
             results.setdefault(host, []).append(
                 concluded(check, findings, _not_planned(check), status=SKIP)
             )
-    return Judged(
-        results,
-        [],
-        {
-            "hosts": list(plan["hosts"]),
-            "plans": [plan],
-            "matrices": [],
-            "causes": [],
-            "expected": [],
-            "missed": [],
-        },
-    )
+    return Judged(results, [], {"matrices": [], "causes": [], "expected": [], "missed": []})
 
 
 def second_pass(plan: Plan, readings: Mapping[str, Any]) -> List[Tuple[str, str, str]]:
     """Pairs (plane, host, host) whose measurement would confirm or clear the suspects of the first
     pass.
     """
-    view = View([plan], [readings])
     wanted: Dict[Tuple[str, str, str], None] = {}
-    for family in view.families(view.observed):
-        observations = list(family.values())
-        found = localise.localise(observations, view.groups, localise.SUSPECT)
-        for plane, first, second in localise.follow_up(found, observations, view.groups):
-            wanted.setdefault((plane, *sorted((first, second))), None)  # type: ignore[arg-type]
-    wanted.update(dict.fromkeys(controls(view)))
+    for part in parts(plan["checks"]):
+        view = View([plan], [readings], part)
+        for family in view.families(view.observed):
+            observations = list(family.values())
+            found = localise.localise(observations, view.groups, localise.SUSPECT)
+            for plane, first, second in localise.follow_up(found, observations, view.groups):
+                wanted.setdefault((plane, *sorted((first, second))), None)  # type: ignore[arg-type]
+        wanted.update(dict.fromkeys(controls(view)))
     return list(wanted)
 
 
@@ -232,7 +264,7 @@ def _results(
         ]
         # A cause that figures of both checks show is a finding of both checks.
         findings += [finding for explained, finding in host_findings if check in explained.checks]
-        if check == view.plan["checks"][-1]:
+        if check == view.last_check:
             findings += _clock_moved(view, host)
         severe = [
             explained for explained, finding in host_findings if finding.status in (UNKNOWN, FAIL)
@@ -245,8 +277,11 @@ def _results(
             any(finding.status in (UNKNOWN, FAIL) for finding in findings),
         )
         measurements, healthy, measured = (
-            _measured_rates(view, host) if check == IPERF else _measured_pings(view, host)
+            _measured_rates(view, host, BY_CHECK[check])
+            if BY_CHECK[check].directed
+            else _measured_pings(view, host)
         )
+        findings += _further_findings(view, host, BY_CHECK[check])
         status = None if measured or findings else SKIP
         if not measured and not findings:
             healthy = (
@@ -261,7 +296,7 @@ def _results(
 def _not_planned(check: str) -> str:
     return (
         "no round had a partner for this host; increase mesh_rounds"
-        if check == IPERF
+        if BY_CHECK[check].directed
         else "nothing was planned for this host"
     )
 
@@ -271,7 +306,7 @@ def _planned_findings(view: View, host: str, check: str) -> List[Finding]:
     findings = [
         Finding.from_dict(entry["finding"])
         for entry in view.plan["left_out"]
-        if entry["host"] == host and entry.get("check") in (None, check)
+        if entry["host"] == host and concerns(entry, BY_CHECK[check])
     ]
     findings += [
         Finding.from_dict(entry["finding"])
@@ -333,7 +368,7 @@ def _is_severe(view: View, explained: Explained) -> bool:
 def _firewall_code(explained: Explained) -> str:
     return (
         "pings_filtered"
-        if explained.check == PING
+        if explained.check == explained.echoes
         else "ports_closed"
         if explained.filtered
         else "no_connection"
@@ -430,18 +465,19 @@ def _unmeasured(
     for plane in view.planned_on(host, check):
         if any(explained.cause.plane in (None, plane) for explained in severe):
             continue
-        if check == PING:
+        probe = BY_CHECK[check]
+        if not probe.directed:
             findings += _pings_missing(view, host, plane)
             continue
-        hung = _hung(view, host, plane)
-        missing = _rates_missing(view, host, plane)
+        hung = _hung(view, host, plane, probe)
+        missing = _rates_missing(view, host, plane, probe)
         # A hang that explains the missing rate is said once.
         findings += hung + [one for one in missing if not hung or one.code != "not_measured"]
     return findings
 
 
-def _hung(view: View, host: str, plane: str) -> List[Finding]:
-    """The finding about rounds in which iperf3 hung at the host while the handshake passed. One
+def _hung(view: View, host: str, plane: str, probe: PairProbe) -> List[Finding]:
+    """The finding about rounds in which the program hung at the host while the handshake passed. One
     such round beside rounds with a rate is a warning.
     """
     hung = view.hung_at(host, plane)
@@ -451,13 +487,13 @@ def _hung(view: View, host: str, plane: str) -> List[Finding]:
     partners = sorted({end for one in hung for end in (one.client, one.server)} - {host})
     peers = partners[0] if len(partners) == 1 else f"{len(partners)} partners"
     message = (
-        f"iperf3 hung in {len(hung)} of {rounds} rounds on {plane} while the handshake passed, "
+        f"{probe.title} hung in {len(hung)} of {rounds} rounds on {plane} while the handshake passed, "
         f"with {peers}: {hung[-1].message}"
     )
     is_rated = any(leg.plane == plane and leg.rate is not None for leg in view.legs_at(host))
     return [
         Finding(
-            "iperf3_hung",
+            f"{probe.program}_hung",
             WARN if len(hung) == 1 and is_rated else UNKNOWN,
             message,
             "watch",
@@ -476,7 +512,11 @@ def _not_measured(
         if missing.check == check and missing.plane == plane
     ]
     reason = (
-        missed[0].message if missed else f"iperf3: {failed[0].message}" if failed else "no pair ran"
+        missed[0].message
+        if missed
+        else f"{BY_CHECK[check].title}: {failed[0].message}"
+        if failed
+        else "no pair ran"
     )
     if (
         not missed
@@ -502,10 +542,11 @@ def _pings_missing(view: View, host: str, plane: str) -> List[Finding]:
         for echo in echoes
     ):
         return []
-    return [_not_measured(view, host, PING, plane, "nothing was measured")]
+    check = view.part.echoes.check if view.part.echoes else PING
+    return [_not_measured(view, host, check, plane, "nothing was measured")]
 
 
-def _rates_missing(view: View, host: str, plane: str) -> List[Finding]:
+def _rates_missing(view: View, host: str, plane: str, probe: PairProbe) -> List[Finding]:
     """Findings about pairs without a rate, and about rates without an expectation."""
     sides = {"transmit": [], "receive": []}  # type: Dict[str, List[Leg]]
     for leg in view.legs_at(host):
@@ -517,7 +558,12 @@ def _rates_missing(view: View, host: str, plane: str) -> List[Finding]:
         what = "nothing was measured" if len(missing) == 2 else f"no {missing[0]} rate was measured"
         return [
             _not_measured(
-                view, host, IPERF, plane, what, [leg for side in missing for leg in sides[side]]
+                view,
+                host,
+                probe.check,
+                plane,
+                what,
+                [leg for side in missing for leg in sides[side]],
             )
         ]
     unjudged = [
@@ -531,14 +577,14 @@ def _rates_missing(view: View, host: str, plane: str) -> List[Finding]:
         any(leg in judged for leg in legs) for legs in rated.values()
     ):
         message = (
-            f"limited by CPU: iperf3 uses a full CPU core on {plane}, so the link may be faster than "
-            "measured; set the option streams or minimum"
+            f"limited by CPU: {probe.title} uses a full CPU core on {plane}, so the link may be "
+            f"faster than measured; {probe.cpu_hint}"
         )
         return [Finding("cpu_limited", UNKNOWN, message, "watch", Subject("interface", name=plane))]
     if unjudged and not judged:
         message = (
             f"the expected rate of {plane} is unknown: no link speed, and too few pairs "
-            "to compare; set the option minimum of iperf3_pairs (Gbit/s)"
+            f"to compare; set the option minimum of {probe.check} (Gbit/s)"
         )
         return [
             Finding(
@@ -553,7 +599,7 @@ def _rates_missing(view: View, host: str, plane: str) -> List[Finding]:
         view.is_evidence_about(host, view.observed.rate[leg.plane, leg.source, leg.target])
         for leg in judged
     ):
-        return [_not_measured(view, host, IPERF, plane, "nothing was measured")]
+        return [_not_measured(view, host, probe.check, plane, "nothing was measured")]
     return []
 
 
@@ -565,7 +611,7 @@ def _and_excused(words: str, excused: int) -> str:
     )
 
 
-def _measured_rates(view: View, host: str) -> Tuple[List[Measurement], str, bool]:
+def _measured_rates(view: View, host: str, probe: PairProbe) -> Tuple[List[Measurement], str, bool]:
     """The rates of a host as measurements and as text, and whether there are any. Rates that the
     fault of another part explains are left out.
     """
@@ -592,6 +638,13 @@ def _measured_rates(view: View, host: str) -> Tuple[List[Measurement], str, bool
                 )
         if rates:
             words.append(f"{range_of(min(rates), max(rates))} on {plane} both ways")
+        latencies = sorted(
+            one.microseconds for one in view.latencies_at(host) if one.plane == plane
+        )
+        if latencies:
+            labels = {"plane": plane}
+            seconds = quantile(latencies, 0.5) / 1e6
+            measurements.append(Measurement("pair_latency", seconds, "seconds", labels))
     partners = {end for leg in own_legs for end in (leg.source, leg.target)} - {host}
     text = f"{', '.join(words)}, {len(partners)} partner{'' if len(partners) == 1 else 's'}"
     return (
@@ -599,6 +652,38 @@ def _measured_rates(view: View, host: str) -> Tuple[List[Measurement], str, bool
         _and_excused(text, len(_pairs_of(legs) - _pairs_of(own_legs))),
         bool(own_legs),
     )
+
+
+def _further_findings(view: View, host: str, probe: PairProbe) -> List[Finding]:
+    """Findings about the latencies of a host by a directed probe, and about errors that its ends
+    counted while it measured.
+    """
+    findings: List[Finding] = []
+    if not probe.directed:
+        return findings
+    most = number(view.plan["options"].get(probe.check, {}).get("maximum_latency"), 0)
+    for plane in view.planned_on(host, probe.check):
+        subject = Subject("port" if probe.endpoint == HCA else "interface", name=plane)
+        latencies = sorted(
+            one.microseconds for one in view.latencies_at(host) if one.plane == plane
+        )
+        median = quantile(latencies, 0.5) if latencies else None
+        if most and median is not None and median > most:
+            message = (
+                f"median latency {median:.2f} us over {len(latencies)} measurements, expected at "
+                f"most {most:g} (maximum_latency)"
+            )
+            evidence: Dict[str, Any] = {"median_us": median, "maximum_us": most}
+            findings.append(Finding("high_latency", WARN, message, "watch", subject, evidence))
+        grown = view.counters_of(host, plane)
+        errors = {name: value for name, value in grown.items() if name in LINK_ERRORS}
+        if errors:
+            words = ", ".join(f"{name} by {value}" for name, value in errors.items())
+            message = f"errors were counted while traffic ran: {words}"
+            findings.append(
+                Finding("errors_under_load", WARN, message, "watch", subject, dict(grown))
+            )
+    return findings
 
 
 def _measured_pings(view: View, host: str) -> Tuple[List[Measurement], str, bool]:
@@ -718,24 +803,29 @@ def _is_as_large(view: View, cause: Cause) -> bool:
 
 def _fleet_findings(view: View, doubt: _Doubt) -> List[Tuple[str, Finding]]:
     """Findings about a plane as a whole: there are no outliers, but the pairs could be faster."""
+    probe = view.part.rates
+    if probe is None:
+        return []
     found: List[Optional[Finding]] = []
     for kind, expected in sorted(view.references.expected.items(), key=str):
         if expected.source == "fleet" and kind.relation != OTHER:
             if kind.speed and kind.plane not in view.references.populations:
-                found.append(_below_link_speed(kind.plane, kind.speed, expected))
+                found.append(_below_link_speed(probe, kind.plane, kind.speed, expected))
             if kind.plane not in doubt.planes:
-                found.append(_uneven(view, kind, expected))
+                found.append(_uneven(view, probe, kind, expected))
     found += [_populations(*item) for item in sorted(view.references.populations.items())]
-    found += [_in_doubt(plane) for plane in sorted(doubt.planes)]
-    found += [_oversubscribed(view, plane) for plane in view.planes]
-    return [(IPERF, finding) for finding in found if finding]
+    found += [_in_doubt(probe, plane) for plane in sorted(doubt.planes)]
+    found += [_oversubscribed(view, probe, plane) for plane in view.planes]
+    return [(probe.check, finding) for finding in found if finding]
 
 
-def _below_link_speed(plane: str, speed: float, expected: Expected) -> Optional[Finding]:
-    if expected.usual is None or expected.usual >= rules.LINK_SHARE * speed:
+def _below_link_speed(
+    probe: PairProbe, plane: str, speed: float, expected: Expected
+) -> Optional[Finding]:
+    if expected.usual is None or expected.usual >= probe.expected_share * speed:
         return None
     why = (
-        "iperf3 uses a full CPU core and may be the limit (option streams)"
+        f"{probe.title} uses a full CPU core and may be the limit (option streams)"
         if expected.cpu_limited
         else "CPU time is not the limit"
     )
@@ -750,7 +840,7 @@ def _below_link_speed(plane: str, speed: float, expected: Expected) -> Optional[
     return Finding("fleet_below_link_speed", WARN, message, "watch", subject, evidence)
 
 
-def _uneven(view: View, kind: Kind, expected: Expected) -> Optional[Finding]:
+def _uneven(view: View, probe: PairProbe, kind: Kind, expected: Expected) -> Optional[Finding]:
     """Findings about a plane where some pairs are much faster than most, and nothing tells why. A
     host with a good figure is proven; the others may be slow, or the network between them.
     """
@@ -770,8 +860,8 @@ def _uneven(view: View, kind: Kind, expected: Expected) -> Optional[Finding]:
     )
     message = (
         f"the reference is in doubt: some pairs reach {rate_text(expected.usual)} and most no more "
-        f"than {rate_text(expected.most)}{who}{hint}; set the option minimum of iperf3_pairs "
-        "(Gbit/s) to the expected rate"
+        f"than {rate_text(expected.most)}{who}{hint}; set the option minimum of "
+        f"{probe.check} (Gbit/s) to the expected rate"
     )
     evidence = {
         "usual": expected.most,
@@ -796,19 +886,19 @@ def _populations(plane: str, populations: Sequence[Tuple[float, int]]) -> Findin
     return Finding("fleet_uneven", WARN, message, "watch", subject, evidence)
 
 
-def _in_doubt(plane: str) -> Finding:
+def _in_doubt(probe: PairProbe, plane: str) -> Finding:
     message = (
         "the reference is in doubt: most hosts are slow, and nothing but their own figures tells "
-        "what is usual; set the option minimum of iperf3_pairs (Gbit/s) to the expected rate"
+        f"what is usual; set the option minimum of {probe.check} (Gbit/s) to the expected rate"
     )
     subject = Subject("plane", name=plane)
     return Finding("reference_in_doubt", UNKNOWN, message, "fix_configuration", subject)
 
 
-def _oversubscribed(view: View, plane: str) -> Optional[Finding]:
+def _oversubscribed(view: View, probe: PairProbe, plane: str) -> Optional[Finding]:
     """The rate between groups while all of them are busy, by the rate within a group."""
     ratio = oversubscription(view, plane)
-    accepted = number(view.plan["options"].get(IPERF, {}).get("oversubscription"), 1) or 1.0
+    accepted = number(view.plan["options"].get(probe.check, {}).get("oversubscription"), 1) or 1.0
     if any(cause.plane == plane and cause.bad[0].directed for cause in view.paths):
         return None
     if ratio is None or ratio.loaded >= min(rules.FLEET_SHARE, 0.9 / accepted):
@@ -818,7 +908,7 @@ def _oversubscribed(view: View, plane: str) -> Optional[Finding]:
     message = (
         f"hosts of different {word}s reach {100 * ratio.loaded:.0f} % of the rate within a {word} "
         f"while all send at once (1 to {1 / ratio.loaded:.1f}){alone}; if this is by design, set the "
-        "option oversubscription of iperf3_pairs"
+        f"option oversubscription of {probe.check}"
     )
     subject = Subject("plane", name=plane)
     return Finding("oversubscribed", WARN, message, "watch", subject, ratio._asdict())
@@ -826,11 +916,12 @@ def _oversubscribed(view: View, plane: str) -> Optional[Finding]:
 
 # ---- the document ----
 
+#: Maximum number of missing measurements in the document.
+_MOST_MISSED = 1000
 
-def _document(view: View, plans: Sequence[Plan], causes: Sequence[Explained]) -> MeshDocument:
+
+def _document(view: View, causes: Sequence[Explained]) -> MeshDocument:
     return {
-        "hosts": list(view.plan["hosts"]),
-        "plans": list(plans),
         "matrices": _matrices(view),
         "causes": [_cause(view, one) for one in causes],
         "expected": [
@@ -846,7 +937,9 @@ def _document(view: View, plans: Sequence[Plan], causes: Sequence[Explained]) ->
             for kind, expected in sorted(view.references.expected.items(), key=str)
             if not kind.alone
         ],
-        "missed": [cast(MissedMeasurement, one._asdict()) for one in view.figures.missed[:1000]],
+        "missed": [
+            cast(MissedMeasurement, one._asdict()) for one in view.figures.missed[:_MOST_MISSED]
+        ],
     }
 
 
@@ -880,12 +973,20 @@ def _matrices(view: View) -> List[Matrix]:
             pair: echo.p50_ms / 1000 if echo.p50_ms is not None else None
             for pair, echo in echoes.items()
         }
+        latencies = {
+            (one.source, one.target): one.microseconds / 1e6
+            for one in view.figures.latencies
+            if one.plane == plane
+        }
+        rate_check = view.part.rates.check if view.part.rates else ""
+        echo_check = view.part.echoes.check if view.part.echoes else ""
         for check, measure, unit, values in (
-            (IPERF, "bandwidth", "bits/s", rates),
-            (PING, "loss", "ratio", losses),
-            (PING, "round_trip_p50", "seconds", delays),
+            (rate_check, "bandwidth", "bits/s", rates),
+            (rate_check, "latency", "seconds", latencies),
+            (echo_check, "loss", "ratio", losses),
+            (echo_check, "round_trip_p50", "seconds", delays),
         ):
-            if values:
+            if check and values:
                 cells = [
                     [places[source], places[target], value]
                     for (source, target), value in sorted(values.items())

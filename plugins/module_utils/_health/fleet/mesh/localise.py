@@ -282,7 +282,8 @@ class _Localiser:
         if found is None:
             bad, times = self.tallies[number]
             sick = int(2 * bad > times)
-            found = self._known_shares[key] = []
+            found = []
+            self._known_shares[key] = found
             for few, counts in ((False, (bad - again[0], times - again[1])), (True, again)):
                 if counts[1]:
                     kind = (one.plane, one.directed, relation, few)
@@ -685,7 +686,8 @@ class _Localiser:
         )
         members = len(self.members[whole.plane, group])
         groups = len(self.groups_of[whole.plane] - {""})
-        return groups * (faulty / max(1, len(others))) ** (MOST_MEMBERS * members)
+        by_chance: float = groups * (faulty / max(1, len(others))) ** (MOST_MEMBERS * members)
+        return by_chance
 
     def _share_of(self, part: _FabricPart) -> Optional[_Hypothesis]:
         """The hypothesis that a part is faulty at times: bad with several healthy partners, more

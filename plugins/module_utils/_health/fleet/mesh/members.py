@@ -3,9 +3,9 @@
 """Choose the members of a mesh: which hosts take part on which planes with which interfaces, from
 the hosts' facts. Pure.
 
-A plane is a network that connects hosts: interfaces of the same name, or interfaces at the same
-position of the operator's lists. A host that cannot take part is excluded with a finding that gives
-the reason; no host is dropped silently.
+A plane is a network that connects hosts: interfaces of the same name, interfaces at the same
+position of the operator's lists, or ports of HCAs of the same name. A host that cannot take part is
+excluded with a finding that gives the reason; no host is dropped silently.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from .documents import (
     HostAddress,
     HostClock,
     HostFacts,
+    HostHca,
     HostInterface,
-    HostTool,
     LeftOut,
     Plane,
     PlaneMember,
     PlannedFinding,
+    program_of,
 )
 from .groups import group_hosts
-from .view import CHECKS, IPERF, PING
+from .probes.record import ADDRESS, HCA
+from .probes.registry import BY_CHECK, DEFAULT_CHECKS, PROBES
 
 Facts = Optional[HostFacts]
-
-_TOOLS = {PING: "fping", IPERF: "iperf3"}
 
 #: Seconds that a clock may differ from the fleet's median. NTP keeps clocks within milliseconds of
 #: each other, over the Internet too (README of chrony, "typical accuracy"). The plan corrects for
@@ -71,6 +71,9 @@ _INNER_KINDS = (
 #: finding for no carrier on its own; and before a host with fewer interfaces gets a finding for the
 #: missing ones. A fleet may have several kinds of nodes.
 _MOST, _NEARLY_ALL = 0.5, 0.75
+#: Maximum number of planes of HCAs. A host has up to 8 rails today; hosts that report many ports must
+#: not take the ports of the servers from the rails of all others.
+_MOST_RAILS = 16
 #: Share of the usual link speed up to which a port counts as trained down: a link that loses lanes
 #: or falls back to an older rate runs at half its speed or less.
 _TRAINED_DOWN = 0.5
@@ -80,9 +83,9 @@ _KIND, _KIND_SHARE = 2, 0.05
 
 
 class MeshSettings(NamedTuple):
-    """The operator's settings. ``options`` holds the validated options of both checks."""
+    """The operator's settings. ``options`` holds the validated options of each check."""
 
-    checks: Sequence[str] = CHECKS
+    checks: Sequence[str] = DEFAULT_CHECKS
     #: Rounds on each plane, or "all" for every pair.
     rounds: Union[int, str] = 5
     #: Interface names by host; without an entry, or with an empty list, interfaces are chosen
@@ -112,14 +115,24 @@ class Members:
         self.clocks = [clock_of(facts) for facts in self.facts]
         self.groups, self.group_source = group_hosts(self.hosts, self.facts, settings.group_of)
         self.left_out: List[LeftOut] = []
-        family = settings.options.get(PING, {}).get("family", "auto")
+        family = next(
+            (own["family"] for own in settings.options.values() if own.get("family")), "auto"
+        )
         self._families = (4, 6) if family == "auto" else (int(family),)
         self._present = [place for place in range(len(self.hosts)) if self._is_present(place)]
         self._interfaces = [
             {one["name"]: one for one in facts["interfaces"]} if facts else {}
             for facts in self.facts
         ]
-        self.planes = [self._plane(name, chosen) for name, chosen in self._choose().items()]
+        #: Hosts of which only the management interface was found, while data was to be measured.
+        self._only_management: Set[int] = set()
+        self.planes: List[Plane] = []
+        endpoints = {BY_CHECK[check].endpoint for check in settings.checks}
+        if ADDRESS in endpoints:
+            chosen_interfaces = self._choose()
+            self.planes += [self._plane(name, own) for name, own in chosen_interfaces.items()]
+        if HCA in endpoints:
+            self.planes += self._hca_planes()
         self.planes = [plane for plane in self.planes if any(plane["members"])]
 
     def able(self, check: str) -> List[List[int]]:
@@ -136,7 +149,9 @@ class Members:
         found = []
         for plane in self.planes:
             places = [
-                place for place, member in enumerate(plane["members"]) if member and place in kept
+                place
+                for place, member in enumerate(plane["members"])
+                if member and place in kept and endpoint_of(plane) == BY_CHECK[check].endpoint
             ]
             if len(places) == 1:
                 interface = member_at(plane, places[0])["interface"]
@@ -158,7 +173,7 @@ class Members:
             if clock
         ]
         usual = median([clock["offset_seconds"] for _place, clock in clocks] or [0.0])
-        check = next(check for check in CHECKS if check in self.settings.checks)
+        check = next(probe.check for probe in PROBES if probe.check in self.settings.checks)
         found: List[PlannedFinding] = []
         for place, clock in clocks:
             off, doubt = clock["offset_seconds"] - usual, clock["uncertainty_seconds"]
@@ -185,9 +200,9 @@ class Members:
         """A finding for each link that is slower than nearly all others on its plane, or has
         another MTU. The host still takes part and is measured against the speed of its own link.
         """
-        check = next(check for check in reversed(CHECKS) if check in self.settings.checks)
         found: List[PlannedFinding] = []
         for plane in self.planes:
+            check = self._last_check_of(plane)
             members = {place: member for place, member in enumerate(plane["members"]) if member}
             properties: Tuple[Tuple[str, float, Dict[int, Optional[float]]], ...] = (
                 (
@@ -228,6 +243,49 @@ class Members:
                     )
         return found
 
+    def unmeasured_fabrics(self, able: Mapping[str, List[List[int]]]) -> List[PlannedFinding]:
+        """A finding for each host that is measured over its management interface only, although it
+        has active InfiniBand ports, which no check of the plan measures: the result of such a check
+        says nothing about the network that jobs use. ``able``: the result of `able` by check.
+        """
+        measured = {
+            place
+            for check, places in able.items()
+            if BY_CHECK[check].endpoint == HCA
+            for some in places
+            for place in some
+        }
+        checks = [check for check in able if BY_CHECK[check].endpoint == ADDRESS]
+        instead = " or ".join(probe.check for probe in PROBES if probe.endpoint == HCA)
+        found: List[PlannedFinding] = []
+        for place in sorted(self._only_management - measured):
+            facts = self.facts[place]
+            ports = [name_of(hca) for hca in _infiniband(facts)] if facts else []
+            if not ports:
+                continue
+            names = ", ".join(ports[:8]) + (", ..." if len(ports) > 8 else "")
+            message = (
+                "only the management interface was measured: the active InfiniBand ports "
+                f"({names}) have no IP address; run {instead}, or configure IPoIB"
+            )
+            finding = Finding(
+                "fabric_not_measured",
+                UNKNOWN,
+                message,
+                "fix_configuration",
+                evidence={"ports": ports},
+            )
+            found += [
+                {"host": self.hosts[place], "check": check, "finding": finding.to_dict()}
+                for check in checks
+            ]
+        return found
+
+    def _last_check_of(self, plane: Plane) -> str:
+        """The last of the checks that measure on a plane."""
+        probes = [probe for probe in PROBES if probe.endpoint == endpoint_of(plane)]
+        return [probe.check for probe in probes if probe.check in self.settings.checks][-1]
+
     def _is_population(
         self, place: int, members: Mapping[int, PlaneMember], usual_places: Set[int]
     ) -> bool:
@@ -256,13 +314,22 @@ class Members:
         return self._interfaces[place].get(name, HostInterface()).get("model")
 
     def _leave_out(
-        self, place: int, finding: Finding, plane: Optional[str] = None, check: Optional[str] = None
+        self,
+        place: int,
+        finding: Finding,
+        plane: Optional[str] = None,
+        check: Optional[str] = None,
+        endpoint: Optional[str] = ADDRESS,
     ) -> None:
+        """Exclude a host from a plane, from a check, or from all checks between such endpoints
+        (None: from all).
+        """
         self.left_out.append(
             {
                 "host": self.hosts[place],
                 "plane": plane,
                 "check": check,
+                "endpoint": None if check else endpoint,
                 "finding": finding.to_dict(),
             }
         )
@@ -301,7 +368,7 @@ class Members:
             )
         else:
             return True
-        self._leave_out(place, finding)
+        self._leave_out(place, finding, endpoint=None)
         return False
 
     # ---- which interfaces ----
@@ -394,6 +461,12 @@ class Members:
                 }
             elif not own:
                 self._leave_out(place, self._nothing(place))
+            if (
+                self.settings.plane_class != "mgmt"
+                and chosen[place]
+                and all(one.get("default_route") for one in chosen[place].values())
+            ):
+                self._only_management.add(place)
         return chosen
 
     def _usable(self, places: List[int]) -> Dict[int, Dict[str, HostInterface]]:
@@ -534,26 +607,231 @@ class Members:
         return {"name": name, "members": members}
 
     def _unable(self, place: int, check: str) -> Optional[Finding]:
-        facts, tool = self.facts[place] or HostFacts(), _TOOLS[check]
-        found = facts.get("fping", HostTool()) if check == PING else facts.get("iperf3", HostTool())
+        facts, probe = self.facts[place] or HostFacts(), BY_CHECK[check]
+        found = program_of(facts, probe.program)
         if not found.get("path"):
             return Finding(
-                f"{tool}_missing",
+                f"{probe.program}_missing",
                 UNKNOWN,
-                f"{tool} cannot be used: {found.get('error') or 'it was not found'}",
+                f"{probe.program} cannot be used: {found.get('error') or 'it was not found'}",
                 "fix_configuration",
             )
         busy = [Finding.from_dict(one) for one in facts.get("busy", [])]
-        if check == IPERF and busy and not self.settings.options[IPERF]["force"]:
+        if probe.loads and busy and not self.settings.options[check].get("force"):
             # One reason is enough; a known reason is better than an unknown state.
             return min(busy, key=lambda finding: finding.status != SKIP)
         return None
+
+    # ---- ports of HCAs ----
+
+    def _hca_planes(self) -> List[Plane]:
+        """A plane for each port of HCAs that several hosts have: ``mlx5_0:1``."""
+        wanted = self._wanted_hcas()
+        ports: Dict[int, Dict[str, HostHca]] = {
+            place: _data_ports(self.facts[place], wanted) for place in self._present
+        }
+        meeting = self._meeting_points([place for place in self._present if ports[place]])
+        for place in self._present:
+            if not ports[place]:
+                self._leave_out(place, self._no_hcas(place, wanted), endpoint=HCA)
+            elif place not in meeting:
+                message = (
+                    "no address that other hosts can reach, at which the two ends of a "
+                    "measurement find each other"
+                )
+                finding = Finding(
+                    "interface_without_address", UNKNOWN, message, "fix_configuration"
+                )
+                self._leave_out(place, finding, endpoint=HCA)
+        holders = Counter(name for place in meeting for name in ports[place])
+        # The first by name of equals.
+        order = sorted(holders, key=lambda name: (-holders[name], natural(name)))
+        for place in meeting:
+            beyond = [name for name in order[_MOST_RAILS:] if name in ports[place]]
+            if beyond:
+                message = (
+                    f"{beyond[0]} and {len(beyond) - 1} more ports are not measured: only the "
+                    f"{_MOST_RAILS} port names that most hosts have are; name ports with devices"
+                )
+                finding = Finding("too_many_hca_ports", UNKNOWN, message, "fix_configuration")
+                self._leave_out(place, finding, beyond[0], endpoint=HCA)
+        names = sorted(order[:_MOST_RAILS], key=natural)
+        return [self._hca_plane(name, ports, meeting) for name in names]
+
+    def _wanted_hcas(self) -> Sequence[str]:
+        """The devices and ports that the operator named; none: all."""
+        named = (
+            self.settings.options.get(check, {}).get("devices")
+            for check in self.settings.checks
+            if BY_CHECK[check].endpoint == HCA
+        )
+        return next((devices for devices in named if devices), [])
+
+    def _no_hcas(self, place: int, wanted: Sequence[str]) -> Finding:
+        facts = self.facts[place]
+        hcas = facts.get("hcas", []) if facts else []
+        if not hcas:
+            return Finding("no_hca", SKIP, "the host has no InfiniBand or RoCE card")
+        has = ", ".join(f"{name_of(hca)} {hca.get('state')}" for hca in hcas[:8])
+        which = f" of {', '.join(wanted)}" if wanted else " for data"
+        return Finding(
+            "no_active_hca_port",
+            UNKNOWN,
+            f"no port{which} is active; the host has: {has}",
+            "fix_configuration",
+        )
+
+    def _meeting_points(self, places: List[int]) -> Dict[int, Tuple[str, str]]:
+        """The interface and address of each host at which its peers find it: any address that they
+        can reach, of the management network if there is one, and of the same family on all hosts.
+        """
+        usable = self._usable(places)
+        found: List[Dict[int, Tuple[str, str]]] = []
+        for family in self._families:
+            own: Dict[int, Tuple[str, str]] = {}
+            for place in places:
+                ordered = sorted(
+                    usable[place].values(),
+                    key=lambda one: (not one.get("default_route"), natural(one["name"])),
+                )
+                for interface in ordered:
+                    for one in _addresses(interface, (family,)):
+                        own.setdefault(place, (interface["name"], one["address"]))
+            found.append(own)
+        best = max(found, key=len)  # the first, IPv4, of equals
+        times = Counter(address for _interface, address in best.values())
+        for place, (name, address) in best.items():
+            if times[address] > 1:
+                others = [
+                    self.hosts[other]
+                    for other, (_other_name, same) in best.items()
+                    if same == address and other != place
+                ]
+                self._leave_out(place, _duplicate(name, address, others), endpoint=HCA)
+        return {place: end for place, end in best.items() if times[end[1]] == 1}
+
+    def _hca_plane(
+        self,
+        name: str,
+        ports: Mapping[int, Mapping[str, HostHca]],
+        meeting: Mapping[int, Tuple[str, str]],
+    ) -> Plane:
+        """The plane of one port name: its active ports of the link layer that most hosts have."""
+        active = {
+            place: ports[place][name]
+            for place in meeting
+            if name in ports[place] and ports[place][name].get("active")
+        }
+        layers = Counter(hca.get("link_layer") for hca in active.values())
+        layer = layers.most_common(1)[0][0] if layers else None
+        others = len(meeting) - 1
+        members: List[Optional[PlaneMember]] = [None] * len(self.hosts)
+        for place in meeting:
+            hca = ports[place].get(name)
+            subject = Subject("port", name=name)
+            if place in active and hca and hca.get("link_layer") == layer:
+                interface, address = meeting[place]
+                members[place] = {
+                    "interface": name,
+                    "address": address,
+                    "via": interface,
+                    "mtu": None,
+                    "speed": hca.get("speed"),
+                    "endpoint": {
+                        "device": hca["device"],
+                        "port": hca["port"],
+                        "gid_index": hca.get("gid_index"),
+                        "netdev": hca.get("netdev"),
+                        "gpu": hca.get("gpu"),
+                    },
+                }
+            elif place in active and hca:
+                message = (
+                    f"the link layer is {hca.get('link_layer')}, expected {layer} as on "
+                    f"{layers[layer]} other hosts"
+                )
+                finding = Finding(
+                    "link_layer_differs", UNKNOWN, message, "fix_configuration", subject
+                )
+                self._leave_out(place, finding, name, endpoint=HCA)
+            elif len(active) > _MOST * others:
+                self._leave_out(
+                    place, _inactive(hca, subject, len(active), others), name, endpoint=HCA
+                )
+        taking = [place for place, member in enumerate(members) if member]
+        if len(taking) == 1:
+            finding = _no_partner(name, f"no other host takes part on {name}")
+            self._leave_out(taking[0], finding, name, endpoint=HCA)
+            members[taking[0]] = None
+        return {"name": name, "members": members}
 
 
 def clock_of(facts: Facts) -> Optional[HostClock]:
     """The clock reading of a host; None if the clock was not read."""
     clock = facts.get("clock") if facts else None
     return clock if clock and {"offset_seconds", "uncertainty_seconds"} <= clock.keys() else None
+
+
+def endpoint_of(plane: Plane) -> str:
+    """What the members of a plane are: `ADDRESS` or `HCA`."""
+    return HCA if any(member and "endpoint" in member for member in plane["members"]) else ADDRESS
+
+
+def name_of(hca: HostHca) -> str:
+    return f"{hca['device']}:{hca['port']}"
+
+
+def _infiniband(facts: HostFacts) -> List[HostHca]:
+    """The active ports whose link layer is InfiniBand."""
+    return [
+        hca
+        for hca in facts.get("hcas", [])
+        if hca.get("active") and hca.get("link_layer") == "InfiniBand"
+    ]
+
+
+def _data_ports(facts: Facts, wanted: Sequence[str]) -> Dict[str, HostHca]:
+    """The ports of a host that carry data, by name: the wanted ones, else those of InfiniBand if any
+    is active, else those of RoCE that do not belong to the interface with the default route. Empty
+    if none of them is active.
+    """
+    if facts is None:
+        return {}
+    hcas = facts.get("hcas", [])
+    if wanted:
+        chosen = [hca for hca in hcas if hca["device"] in wanted or name_of(hca) in wanted]
+    elif _infiniband(facts):
+        chosen = [hca for hca in hcas if hca.get("link_layer") == "InfiniBand"]
+    else:
+        management = {
+            one["name"] for one in facts.get("interfaces", []) if one.get("default_route")
+        }
+        chosen = [
+            hca
+            for hca in hcas
+            if hca.get("link_layer") == "Ethernet" and hca.get("netdev") not in management
+        ]
+    if not any(hca.get("active") for hca in chosen):
+        return {}
+    return {name_of(hca): hca for hca in chosen}
+
+
+def _inactive(hca: Optional[HostHca], subject: Subject, active: int, others: int) -> Finding:
+    """The finding of a port that is active on most other hosts."""
+    as_others = f"active on {active} of {others} other hosts"
+    if hca is None:
+        return Finding(
+            "hca_port_missing",
+            UNKNOWN,
+            f"the host has no such port, which is {as_others}",
+            "fix_configuration",
+            subject,
+        )
+    message = (
+        f"the port is {str(hca.get('state')).rpartition(': ')[2]}, {as_others}; check the cable, "
+        "transceiver, switch port and card"
+    )
+    return Finding("hca_port_down", FAIL, message, "drain_node", subject)
 
 
 def member_at(plane: Plane, place: int) -> PlaneMember:

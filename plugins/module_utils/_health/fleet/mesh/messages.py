@@ -9,9 +9,10 @@ from typing import Any, Dict, Iterable, Optional, Tuple
 from ...knowledge import network as rules
 from .localise import TOLERATED, Cause
 from .observation import Observation
+from .probes.registry import BY_CHECK
 from .references import quantile
 from .retest import ELSEWHERE
-from .view import IPERF, PING, Explained, View
+from .view import Explained, View
 
 #: Maximum number of pairs that a finding shows as evidence.
 _MOST_PAIRS = 12
@@ -54,18 +55,18 @@ def _at_times(cause: Cause) -> str:
 
 def no_traffic(explained: Explained) -> str:
     """Name the traffic that does not get through a blocked part."""
-    return (
-        ("no ping" if explained.check == PING else "no iperf3 connection")
-        if explained.is_weak
-        else "no packet"
-    )
+    if not explained.is_weak:
+        return "no packet"
+    probe = BY_CHECK[explained.check]
+    return f"no {probe.title} connection" if probe.directed else f"no {probe.title}"
 
 
 def firewall_hint(view: View, explained: Explained) -> str:
     """The hint about a firewall, if a firewall is a possible cause."""
-    if explained.check == PING:
-        return "iperf3 gets through: check for a firewall that drops ICMP echo"
-    ports = view.plan["options"].get(IPERF, {}).get("ports", "")
+    if explained.check == explained.echoes:
+        rates = BY_CHECK[explained.rates].title
+        return f"{rates} gets through: check for a firewall that drops ICMP echo"
+    ports = view.plan["options"].get(explained.rates, {}).get("ports", "")
     why = "pings get through" if explained.filtered else "pings were not measured"
     return f"{why}: check for a firewall that blocks ports {ports} (TCP and UDP)"
 
@@ -175,6 +176,14 @@ def evidence_of(view: View, explained: Explained) -> Dict[str, Any]:
         "share": round(cause.share, 3),
         "confidence": max(0.0, 1 - cause.chance),
     }
+    counters = {
+        host: grown
+        for host in cause.nodes
+        for grown in [view.counters_of(host, cause.plane)]
+        if grown
+    }
+    if counters:
+        evidence["counters"] = counters
     if cause.against:
         evidence["against"] = [_pair_of(view, good) for good in cause.against[:_MOST_PAIRS]]
     if explained.further:

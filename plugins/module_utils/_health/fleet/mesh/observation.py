@@ -52,7 +52,7 @@ Key = Tuple[str, str, str]
 
 class Observed(NamedTuple):
     """Observations by family: ``echo`` (lost pings), ``size`` (large pings), ``delay`` (slow pings)
-    and ``rate`` (iperf3). Two families are too sensitive for a single pair and count only where
+    and ``rate`` (pairs). Two families are too sensitive for a single pair and count only where
     several pairs agree: ``drop`` (any lost ping) and ``dent`` (rates below those of healthy pairs).
     """
 
@@ -85,7 +85,7 @@ def observe(plan: Plan, figures: Figures, references: References, turn: int) -> 
     }
     for key, count in heard.items():
         back = (key[0], key[2], key[1])
-        # Where both ends hear each other and iperf3 gives no figure, iperf3 is at fault.
+        # Where both ends hear each other and the program gives no figure, the program is at fault.
         if key not in observed.rate and not (count and heard.get(back, 1)):
             bad = not count
             observed.rate[key] = Observation(
@@ -239,8 +239,8 @@ def usual_delays(echoes: Iterable[Echo]) -> Dict[str, float]:
 
 
 def _observe_rates(observed: Observed, legs: Sequence[Leg], references: References) -> None:
-    """One observation for each direction of a pair, from all of its rounds. A rate at which iperf3
-    itself was the limit says nothing about the links.
+    """One observation for each direction of a pair, from all of its rounds. A rate at which the
+    program was the limit says nothing about the links.
     """
     rounds: Dict[Key, List[Tuple[float, bool, bool]]] = {}
     for leg in legs:
@@ -256,7 +256,7 @@ def _observe_rates(observed: Observed, legs: Sequence[Leg], references: Referenc
     for key, several in rounds.items():
         value = median(one[0] for one in several)
         for family, place in ((observed.rate, 1), (observed.dent, 2)):
-            bad = sum(one[place] for one in several)
+            bad = sum(bool(one[place]) for one in several)
             is_bad = 2 * bad > len(several)
             family[key] = Observation(
                 *key, True, is_bad, "slow" if bad else "", value, (bad, len(several))

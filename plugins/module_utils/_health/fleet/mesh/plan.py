@@ -2,49 +2,47 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make the plan of a mesh run: which host measures what, with which host, and when. Pure.
 
-The plan, and each host's share of it, are plain JSON values. Windows of a host never overlap: first
-all hosts ping, then pairs measure round by round.
+The plan, and each host's share of it, are plain JSON values. First all hosts ping, then pairs measure
+round by round, one probe after the other. Windows of a host overlap only on different planes.
 """
 
 from __future__ import annotations
 
 import hmac
-import math
 from collections import Counter
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple, TypedDict, Union
+from typing import (
+    Any,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    TypedDict,
+    Union,
+)
 
-from ...node.checks.iperf3_pairs import port_range
-from .documents import Plan, PlanDescription, PlannedPairs, PlannedPings
+from .documents import LeftOut, Plan, PlanDescription, PlannedPairs, PlannedPings
 from .launch import estimate_launch
-from .members import Facts, Members, MeshSettings, member_at
+from .members import Facts, Members, MeshSettings, endpoint_of, member_at
+from .probes.ping import BIG_COUNT as BIG_COUNT
+from .probes.record import ADDRESS, HCA, PairProbe
+from .probes.registry import CHECKS, DEFAULT_CHECKS, PROBES, planned
 from .rails import AUTO, measured_together
 from .schedule import disjoint_rounds, lightly_loaded, ping_peers, sampled_rounds
-from .view import CHECKS, IPERF, PING
 
 __all__ = ["MeshSettings", "describe", "follow_up", "lead", "make", "validate_settings", "shares"]
 
-#: Seconds of a round for the handshake of both ends, and before and after its legs for the
-#: difference between their clocks.
-HANDSHAKE, SLACK = 0.4, 0.3
-#: Seconds of a round without traffic: HANDSHAKE and SLACK at both ends.
-_OVERHEAD = 1.0
-#: Seconds between the pings and the first round.
+#: Seconds of a round for the handshake of both ends.
+HANDSHAKE = 0.4
+#: Seconds between the pings and the first round, and between the rounds of two probes.
 _GUARD = 1.0
-#: Seconds for fping to start and to wait for the last answers on a busy host, once for small and
-#: once for large packets.
-_PING_ENDS = 5.0
-#: Large packets to each peer: one arrival proves the path MTU, three tolerate some loss.
-BIG_COUNT = 3
-#: Minimum milliseconds between two packets of one fping, which is the limit for unprivileged users
-#: (fping(8), LIMITS), and between two packets to one target: twice that limit.
-_LEAST_INTERVAL, _LEAST_PERIOD = 1.0, 20.0
 #: Minimum seconds after the last window at which a node's process ends by itself if its readings
 #: were not collected. Collecting takes about as long as starting, which the lead allows for, and
 #: hosts that do not answer hold it up: so many leads, and seconds beyond.
 _UNCOLLECTED, _UNCOLLECTED_LEADS, _UNCOLLECTED_SPARE = 600.0, 4, 300.0
-#: Maximum seconds of the pings, which are spread over all networks and hosts: in a large fleet with
-#: many networks each host pings fewer peers on each network, but at least so many.
-_MOST_PING_SECONDS, _LEAST_PEERS = 60.0, 4
 #: Maximum number of second-pass pairs of a host on a plane.
 _MOST_AGAIN = 6
 #: Measurements of each pair in the retest, each from fresh ports: most of them decide.
@@ -65,9 +63,13 @@ def make(hosts: Mapping[str, Facts], settings: MeshSettings, now: float, run: st
     """
     validate_settings(settings)
     members = Members(hosts, settings)
-    able = {check: members.able(check) for check in CHECKS if check in settings.checks}
+    probes = [probe for probe in PROBES if probe.check in settings.checks]
+    able = {probe.check: members.able(probe.check) for probe in probes}
     together, together_why = measured_together(
-        settings.together, members.hosts, members.facts, members.planes
+        settings.together,
+        members.hosts,
+        members.facts,
+        [plane for plane in members.planes if endpoint_of(plane) == ADDRESS],
     )
     plan: Plan = {
         "run": run,
@@ -83,27 +85,34 @@ def make(hosts: Mapping[str, Facts], settings: MeshSettings, now: float, run: st
         "together_why": together_why,
         "clocks": members.clocks,
         "checks": list(able),
-        "options": {check: dict(settings.options.get(check, {})) for check in CHECKS},
+        "options": {
+            check: dict(settings.options.get(check, {}))
+            for check in dict.fromkeys((*DEFAULT_CHECKS, *able))
+        },
         "left_out": members.left_out,
-        "findings": members.off_clocks() + members.odd_links(),
+        "findings": members.off_clocks() + members.odd_links() + members.unmeasured_fabrics(able),
         "uncollected_seconds": max(
             _UNCOLLECTED, _UNCOLLECTED_LEADS * settings.lead_seconds + _UNCOLLECTED_SPARE
         ),
     }
-    ping = pairs = None
-    if PING in able:
-        options = plan["options"][PING]
-        most = _most_peers(able[PING], options)
-        peers = [
-            _peers(plan, plane["name"], places, most)
-            for plane, places in zip(members.planes, able[PING])
-        ]
-        ping = _ping(peers, options, options["count"])
-        if ping and most < options["peers"]:
-            ping["peers_limit"] = most
-    if IPERF in able:
-        pairs = _pairs(_rounds(plan, able[IPERF], settings.rounds), plan["options"][IPERF])
-    return _timed(plan, ping, pairs)
+    windows: Dict[str, Any] = {}
+    for probe in probes:
+        options, places = plan["options"][probe.check], able[probe.check]
+        if probe.directed:
+            at_once = plan["together"] or probe.together(options)
+            rounds = _rounds(plan, places, settings.rounds, at_once)
+            windows[probe.check] = _pairs(plan, probe, rounds)
+        elif probe.pings and probe.most_peers:
+            most = probe.most_peers(places, options)
+            peers = [
+                _peers(plan, plane["name"], some, most)
+                for plane, some in zip(members.planes, places)
+            ]
+            ping = probe.pings(peers, options, options["count"])
+            if ping and most < options["peers"]:
+                ping["peers_limit"] = most
+            windows[probe.check] = ping
+    return _timed(plan, windows)
 
 
 def lead(hosts: Mapping[str, Facts], now: float, forks: Optional[int] = None) -> float:
@@ -117,13 +126,17 @@ def shares(plan: Plan, secret: bytes) -> Dict[str, Share]:
     """The share of the plan for each host; hosts without a window have none. The key of each pair
     is drawn from ``secret``, which the plan does not contain: anybody may read the plan.
     """
-    windows: List[List[Union[PingWindow, PairWindow]]] = [[] for _host in plan["hosts"]]
-    if plan["ping"]:
-        for place, window in _ping_windows(plan, plan["ping"]):
-            windows[place].append(window)
-    if plan["pairs"]:
-        for place, meeting in _pair_windows(plan, plan["pairs"], secret):
-            windows[place].append(meeting)
+    windows: List[List[Dict[str, Any]]] = [[] for _host in plan["hosts"]]
+    for probe in PROBES:
+        own_windows = planned(plan, probe)
+        if own_windows:
+            found_windows = (
+                _pair_windows(plan, probe, own_windows, secret)
+                if probe.directed
+                else _ping_windows(plan, probe, own_windows)
+            )
+            for place, window in found_windows:
+                windows[place].append(window)
     found: Dict[str, Share] = {}
     for place, (host, own) in enumerate(zip(plan["hosts"], windows)):
         if own:
@@ -146,22 +159,23 @@ def describe(plan: Plan) -> PlanDescription:
     maximum bytes (None if the speed of an interface is unknown), seconds from the first window to
     the end of the last, seed, and number of excluded hosts.
     """
-    pairs = (
-        [pair for one in plan["pairs"]["rounds"] for pair in one["pairs"]] if plan["pairs"] else []
-    )
+    of_pairs: List[PlannedPairs] = [
+        found for found in (planned(plan, probe) for probe in PROBES if probe.directed) if found
+    ]
+    pairs = [pair for found in of_pairs for one in found["rounds"] for pair in one["pairs"]]
     peers = plan["ping"]["peers"] if plan["ping"] else []
     taking_part = {place for _plane, *ends in pairs for place in ends}
     taking_part.update(place for lists in peers for place, some in enumerate(lists) if some)
     return {
         "hosts": len(taking_part),
         "planes": [plane["name"] for plane in plan["planes"]],
-        "rounds": len(plan["pairs"]["rounds"]) if plan["pairs"] else 0,
+        "rounds": sum(len(found["rounds"]) for found in of_pairs),
         "pairs": len(pairs),
         "pings": sum(len(some) for lists in peers for some in lists)
         * (plan["ping"]["count"] + plan["ping"]["big_count"])
         if plan["ping"]
         else 0,
-        "bytes": _bytes(plan, pairs, peers),
+        "bytes": _bytes(plan, of_pairs, peers),
         "seconds": plan["seconds"],
         "seed": plan["seed"],
         "left_out": len({one["host"] for one in plan["left_out"]}),
@@ -169,13 +183,13 @@ def describe(plan: Plan) -> PlanDescription:
 
 
 def plan_text(description: PlanDescription) -> str:
-    """The cost of a plan as one line, for example ``16 hosts on eth1: 552 pings, 120 iperf3 pairs in
-    15 rounds, at most 900.0 GB, 80 s, seed 7``.
+    """The cost of a plan as one line, for example ``16 hosts on eth1: 552 pings, 120 pairs in 15
+    rounds, at most 900.0 GB, 80 s, seed 7``.
     """
     traffic = description["bytes"]
     costs = [
         f"{description['pings']} pings" if description["pings"] else "",
-        f"{description['pairs']} iperf3 pairs in {description['rounds']} rounds"
+        f"{description['pairs']} pairs in {description['rounds']} rounds"
         if description["rounds"]
         else "",
         "unknown traffic (a link speed is unknown)"
@@ -205,35 +219,44 @@ def follow_up(
         for plane, one, other in wanted
         if plane in planes and one in places and other in places
     ]
-    left_out = {(one["check"], one["host"], one["plane"]) for one in plan["left_out"]}
+    left_out: Dict[str, List[LeftOut]] = {}
+    for excluded in plan["left_out"]:
+        left_out.setdefault(excluded["host"], []).append(excluded)
 
-    def able(check: str) -> List[Tuple[int, int, int]]:
+    def able(probe: PairProbe) -> List[Tuple[int, int, int]]:
         return [
             triple
             for triple in known
-            if check in plan["checks"]
-            and all(_stays(plan, left_out, check, triple[0], place) for place in triple[1:])
+            if probe.check in plan["checks"]
+            and endpoint_of(plan["planes"][triple[0]]) == probe.endpoint
+            and all(_stays(plan, probe, left_out, triple[0], place) for place in triple[1:])
         ]
 
-    peers: List[List[List[int]]] = [[[] for _host in plan["hosts"]] for _plane in plan["planes"]]
-    for plane, one, other in able(PING):
-        for place, peer in ((one, other), (other, one)):
-            if peer not in peers[plane][place]:
-                peers[plane][place].append(peer)
-    ping = _ping(peers, plan["options"][PING], count)
-    rounds = [
-        some
-        # One plane of a host at a time, whatever its planes share.
-        for one in disjoint_rounds(_few_each(able(IPERF)))
-        for some in lightly_loaded(one, plan["groups"], _HOSTS_EACH)
-    ][:_ROUNDS_AGAIN]
-    pairs = _pairs(
-        [[list(triple) for triple in one] for one in _repeated(rounds)], plan["options"][IPERF]
-    )
-    if not ping and not pairs:
+    windows: Dict[str, Any] = {}
+    for probe in PROBES:
+        options = plan["options"].get(probe.check, {})
+        if probe.directed:
+            rounds = [
+                some
+                # One plane of a host at a time, whatever its planes share.
+                for one in disjoint_rounds(_few_each(able(probe)))
+                for some in lightly_loaded(one, plan["groups"], _HOSTS_EACH)
+            ][:_ROUNDS_AGAIN]
+            several = [[list(triple) for triple in one] for one in _repeated(rounds)]
+            windows[probe.check] = _pairs(plan, probe, several)
+        elif probe.pings:
+            peers: List[List[List[int]]] = [
+                [[] for _host in plan["hosts"]] for _plane in plan["planes"]
+            ]
+            for plane, one, other in able(probe):
+                for place, peer in ((one, other), (other, one)):
+                    if peer not in peers[plane][place]:
+                        peers[plane][place].append(peer)
+            windows[probe.check] = probe.pings(peers, options, count)
+    if not any(windows.values()):
         return None
     second: Plan = {**plan, "pass": 2, "start": now + lead, "left_out": [], "findings": []}
-    return _timed(second, ping, pairs)
+    return _timed(second, windows)
 
 
 def _repeated(rounds: List[List[Tuple[int, int, int]]]) -> List[List[Tuple[int, int, int]]]:
@@ -280,22 +303,37 @@ def validate_settings(settings: MeshSettings) -> None:
                 f"interfaces: {list(names)!r} of {host} has {twice[0]} twice; accepted is a "
                 "list that names each interface once"
             )
-    if IPERF in settings.checks:
-        port_range(settings.options[IPERF]["ports"])
+    for probe in PROBES:
+        if probe.check in settings.checks:
+            try:
+                probe.validate(settings.options[probe.check])
+            except ValueError as error:
+                raise ValueError(f"options.{probe.check}: {error}") from None
 
 
 # ---- windows ----
 
 
-def _timed(plan: Plan, ping: Optional[PlannedPings], pairs: Optional[PlannedPairs]) -> Plan:
-    """The plan with its windows one after the other."""
+def _timed(plan: Plan, windows: Mapping[str, Any]) -> Plan:
+    """The plan with the windows of its probes, by check, one after the other."""
     seconds = 0.0
-    if ping:
-        seconds = ping["seconds"]
-    if pairs:
-        pairs["offset"] = seconds + _GUARD if ping else 0.0
-        seconds = pairs["offset"] + len(pairs["rounds"]) * pairs["period"]
-    return {**plan, "ping": ping, "pairs": pairs, "seconds": round(seconds, 3)}
+    further: Dict[str, PlannedPairs] = {}
+    members: Dict[str, Any] = {probe.member: None for probe in PROBES if probe.member}
+    for probe in PROBES:
+        own = windows.get(probe.check)
+        if not own:
+            continue
+        own["offset"] = seconds + _GUARD if seconds else 0.0
+        seconds = own["offset"] + (
+            len(own["rounds"]) * own["period"] if probe.directed else own["seconds"]
+        )
+        if probe.member:
+            members[probe.member] = own
+        else:
+            further[probe.check] = own
+    timed: Any = {**plan, **members, "probes": further, "seconds": round(seconds, 3)}
+    finished: Plan = timed
+    return finished
 
 
 def _peers(plan: Plan, plane: str, places: List[int], most: int) -> List[List[int]]:
@@ -309,51 +347,9 @@ def _peers(plan: Plan, plane: str, places: List[int], most: int) -> List[List[in
     return peers
 
 
-def _ping_interval(nodes: int, planes: int, options: Mapping[str, Any]) -> float:
-    """Milliseconds between two packets of a host on a plane. Packets are paced for the total over
-    all planes, equally on all hosts. Whole milliseconds: older versions of fping accept no
-    fractions.
-    """
-    return float(
-        math.ceil(planes * max(_LEAST_INTERVAL, 1000.0 * nodes / options["packets_per_second"]))
-    )
-
-
-def _most_peers(able: List[List[int]], options: Mapping[str, Any]) -> int:
-    """Peers of a host on each plane such that the pings take at most `_MOST_PING_SECONDS`."""
-    wanted = int(options["peers"])
-    planes = sum(1 for places in able if places)
-    nodes = len({place for places in able for place in places})
-    interval = _ping_interval(nodes, planes, options)
-    rounds = options["count"] + BIG_COUNT
-    fitting = int((_MOST_PING_SECONDS - _PING_ENDS) * 1000.0 / (1.1 * rounds * max(interval, 1.0)))
-    return wanted if wanted <= fitting else min(wanted, max(_LEAST_PEERS, fitting))
-
-
-def _ping(
-    peers: List[List[List[int]]], options: Mapping[str, Any], count: int
-) -> Optional[PlannedPings]:
-    """The window in which all hosts ping all their peers on all planes."""
-    most = max((len(some) for lists in peers for some in lists), default=0)
-    if not most:
-        return None
-    nodes = sum(1 for own in zip(*peers) if any(own))
-    planes = sum(1 for lists in peers if any(lists))
-    interval = _ping_interval(nodes, planes, options)
-    period = max(_LEAST_PERIOD, most * interval)
-    seconds = math.ceil((count + BIG_COUNT) * period / 1000.0 * 1.1 + _PING_ENDS)
-    return {
-        "offset": 0.0,
-        "seconds": float(seconds),
-        "count": count,
-        "interval_ms": interval,
-        "period_ms": period,
-        "big_count": BIG_COUNT,
-        "peers": peers,
-    }
-
-
-def _rounds(plan: Plan, able: List[List[int]], count: Union[int, str]) -> List[List[List[int]]]:
+def _rounds(
+    plan: Plan, able: List[List[int]], count: Union[int, str], together: bool
+) -> List[List[List[int]]]:
     """Rounds of [plane, client, server]. Planes take turns, unless ``together`` is set or the
     planes share no host.
     """
@@ -371,9 +367,7 @@ def _rounds(plan: Plan, able: List[List[int]], count: Union[int, str]) -> List[L
         )
     lanes: List[Tuple[Set[int], List[int]]] = []
     for number, places in enumerate(able):
-        lane = next(
-            (lane for lane in lanes if plan["together"] or not lane[0].intersection(places)), None
-        )
+        lane = next((lane for lane in lanes if together or not lane[0].intersection(places)), None)
         if lane is None:
             lanes.append((set(places), [number]))
         else:
@@ -393,30 +387,63 @@ def _rounds(plan: Plan, able: List[List[int]], count: Union[int, str]) -> List[L
     return [pairs for pairs in found if pairs]
 
 
-def _pairs(rounds: List[List[List[int]]], options: Mapping[str, Any]) -> Optional[PlannedPairs]:
-    if not rounds:
+def _pairs(plan: Plan, probe: PairProbe, rounds: List[List[List[int]]]) -> Optional[PlannedPairs]:
+    if not rounds or probe.times is None:
         return None
-    duration = options["duration"]
-    return {
+    options = plan["options"][probe.check]
+    times, ports = probe.times(options), probe.ports(options)
+    _share_of_ports(plan, probe, ports)
+    found: Any = {
         "offset": 0.0,
-        "period": duration + _OVERHEAD,
+        "period": HANDSHAKE + times.legs_seconds,
         "handshake_seconds": HANDSHAKE,
-        "leg_seconds": duration / 2,
-        "slack_seconds": SLACK,
-        "streams": options["streams"],
-        "zerocopy": options["zerocopy"],
-        "ports": list(port_range(options["ports"])),
+        "leg_seconds": times.leg_seconds,
+        "slack_seconds": times.slack_seconds,
+        **probe.fields(options),
+        "ports": list(ports),
         "rounds": [{"pairs": pairs} for pairs in rounds],
+    }
+    pairs: PlannedPairs = found
+    return pairs
+
+
+def _share_of_ports(
+    plan: Plan, probe: PairProbe, ports: Tuple[int, int]
+) -> Dict[str, Tuple[int, int]]:
+    """The ports of each plane: all of them if each plane has an address of its own on each host,
+    else an equal share. Raises ValueError if a share is too small.
+    """
+    names = [plane["name"] for plane in plan["planes"] if endpoint_of(plane) == probe.endpoint]
+    first, last = ports
+    if probe.endpoint != HCA or not names:
+        return {name: ports for name in names}
+    width = (last - first + 1) // len(names)
+    if width < probe.server_ports:
+        raise ValueError(
+            f"options.{probe.check}: ports: {first}-{last} is invalid for {len(names)} rails; "
+            f"expected at least {probe.server_ports * len(names)} ports"
+        )
+    return {
+        name: (first + place * width, first + (place + 1) * width - 1)
+        for place, name in enumerate(names)
     }
 
 
 def _stays(
-    plan: Plan, left_out: Set[Tuple[Any, Any, Any]], check: str, plane: int, place: int
+    plan: Plan, probe: PairProbe, left_out: Mapping[str, Sequence[LeftOut]], plane: int, place: int
 ) -> bool:
-    """True if a host could run a check on a plane in the first pass."""
+    """True if a host could run a probe on a plane in the first pass."""
     host, name = plan["hosts"][place], plan["planes"][plane]["name"]
-    return bool(plan["planes"][plane]["members"][place]) and not left_out.intersection(
-        (one, host, where) for one in (None, check) for where in (None, name)
+    return bool(plan["planes"][plane]["members"][place]) and not any(
+        one["plane"] in (None, name) and concerns(one, probe) for one in left_out.get(host, ())
+    )
+
+
+def concerns(left_out: LeftOut, probe: PairProbe) -> bool:
+    """True if an exclusion is about a probe."""
+    return left_out.get("check") in (None, probe.check) and left_out.get("endpoint") in (
+        None,
+        probe.endpoint,
     )
 
 
@@ -437,47 +464,6 @@ def _few_each(wanted: List[Tuple[int, int, int]]) -> List[Tuple[int, int, int]]:
 # ---- shares and figures ----
 
 
-class PingWindow(TypedDict):
-    """The window in which a host pings its ``targets`` (addresses by host); see `PlannedPings`."""
-
-    offset: float
-    seconds: float
-    count: int
-    interval_ms: float
-    period_ms: float
-    big_count: int
-    kind: str
-    plane: str
-    targets: Dict[str, str]
-    interface: str
-    address: str
-    mtu: Optional[int]
-
-
-class PairWindow(TypedDict):
-    """The window in which a host measures with one peer, as ``client`` or ``server``; see
-    `PlannedPairs`.
-    """
-
-    handshake_seconds: float
-    leg_seconds: float
-    slack_seconds: float
-    streams: int
-    zerocopy: bool
-    ports: List[int]
-    kind: str
-    plane: str
-    round: int
-    offset: float
-    seconds: float
-    interface: str
-    address: str
-    peer: str
-    peer_address: str
-    side: str
-    key: str
-
-
 #: A host's share of a pass. ``start`` is a time of the host's own clock, ``lifetime`` is in
 #: seconds.
 Share = TypedDict(
@@ -488,33 +474,35 @@ Share = TypedDict(
         "host": str,
         "start": float,
         "lifetime": float,
-        "windows": List[Union[PingWindow, PairWindow]],
+        "windows": List[Dict[str, Any]],
         #: See `HostClock`; None if it was not read.
         "clock_base": Optional[float],
     },
 )
 
 
-def _ping_windows(plan: Plan, ping: PlannedPings) -> Iterable[Tuple[int, PingWindow]]:
+#: The members of planned rounds that are no fields of a window.
+_OF_ALL_ROUNDS = ("offset", "period", "rounds")
+
+
+def _ping_windows(
+    plan: Plan, probe: PairProbe, ping: PlannedPings
+) -> Iterable[Tuple[int, Dict[str, Any]]]:
+    """By place of a host, the window in which it pings its ``targets`` (addresses by host)."""
     hosts = plan["hosts"]
+    fields = {name: value for name, value in ping.items() if name != "peers"}
     for plane, lists in zip(plan["planes"], ping["peers"]):
         for place, peers in enumerate(lists):
             if peers:
                 own = member_at(plane, place)
+                targets = {hosts[peer]: member_at(plane, peer)["address"] for peer in peers}
                 yield (
                     place,
                     {
-                        "offset": ping["offset"],
-                        "seconds": ping["seconds"],
-                        "count": ping["count"],
-                        "interval_ms": ping["interval_ms"],
-                        "period_ms": ping["period_ms"],
-                        "big_count": ping["big_count"],
-                        "kind": "ping",
+                        **fields,
+                        "kind": probe.kind,
                         "plane": plane["name"],
-                        "targets": {
-                            hosts[peer]: member_at(plane, peer)["address"] for peer in peers
-                        },
+                        "targets": targets,
                         "interface": own["interface"],
                         "address": own["address"],
                         "mtu": own["mtu"],
@@ -523,31 +511,35 @@ def _ping_windows(plan: Plan, ping: PlannedPings) -> Iterable[Tuple[int, PingWin
 
 
 def _pair_windows(
-    plan: Plan, pairs: PlannedPairs, secret: bytes
-) -> Iterable[Tuple[int, PairWindow]]:
+    plan: Plan, probe: PairProbe, pairs: PlannedPairs, secret: bytes
+) -> Iterable[Tuple[int, Dict[str, Any]]]:
+    """By place of a host, the window in which it measures with one peer, as ``client`` or
+    ``server``.
+    """
+    fields = {name: value for name, value in pairs.items() if name not in _OF_ALL_ROUNDS}
+    first, last = pairs["ports"]
+    ports = _share_of_ports(plan, probe, (first, last))
     for number, one in enumerate(pairs["rounds"]):
         offset = round(pairs["offset"] + number * pairs["period"], 3)
         for plane, client, server in one["pairs"]:
             on = plan["planes"][plane]
-            about = f"{plan['run']} {plan['pass']} {number} {plane} {client} {server}"
+            about = f"{plan['run']} {plan['pass']} {probe.kind} {number} {plane} {client} {server}"
             key = hmac.new(secret, about.encode(), "sha256").hexdigest()[:32]
             for place, peer, side in ((client, server, "client"), (server, client, "server")):
                 own = member_at(on, place)
+                end = {"endpoint": own["endpoint"]} if "endpoint" in own else {}
                 yield (
                     place,
                     {
-                        "handshake_seconds": pairs["handshake_seconds"],
-                        "leg_seconds": pairs["leg_seconds"],
-                        "slack_seconds": pairs["slack_seconds"],
-                        "streams": pairs["streams"],
-                        "zerocopy": pairs["zerocopy"],
-                        "ports": pairs["ports"],
-                        "kind": "pair",
+                        **fields,
+                        **end,
+                        "ports": list(ports[on["name"]]),
+                        "kind": probe.kind,
                         "plane": on["name"],
                         "round": number,
                         "offset": offset,
                         "seconds": pairs["period"],
-                        "interface": own["interface"],
+                        "interface": own.get("via") or own["interface"],
                         "address": own["address"],
                         "peer": plan["hosts"][peer],
                         "peer_address": member_at(on, peer)["address"],
@@ -557,18 +549,20 @@ def _pair_windows(
                 )
 
 
-def _bytes(plan: Plan, pairs: List[List[int]], peers: List[List[List[int]]]) -> Optional[int]:
+def _bytes(plan: Plan, of_pairs: List[PlannedPairs], peers: List[List[List[int]]]) -> Optional[int]:
     """Maximum bytes on the wire: pairs at the speed of the slower end, one direction at a time, and
     pings with their answers.
     """
     total = 0.0
-    planned, ping = plan["pairs"], plan["ping"]
-    if planned:
-        for place, one, other in pairs:
+    ping = plan["ping"]
+    for planned_pairs in of_pairs:
+        for place, one, other in (
+            pair for each in planned_pairs["rounds"] for pair in each["pairs"]
+        ):
             first, second = (member_at(plan["planes"][place], end)["speed"] for end in (one, other))
             if first is None or second is None:
                 return None
-            total += min(first, second) / 8 * 2 * planned["leg_seconds"]
+            total += min(first, second) / 8 * 2 * planned_pairs["leg_seconds"]
     if ping:
         for plane, lists in zip(plan["planes"], peers):
             for member, some in zip(plane["members"], lists):

@@ -16,6 +16,7 @@ from ...knowledge.fleet import MAD_TO_DEVIATION, OUTLIER
 from ...lenient import number
 from .documents import Plan
 from .figures import Leg
+from .probes.record import PairProbe
 
 
 class Expected(NamedTuple):
@@ -29,7 +30,7 @@ class Expected(NamedTuple):
     #: ``override``, ``fleet`` or ``table`` (the link's own speed).
     source: str
     detail: str
-    #: True if iperf3 itself was the limit: one CPU core busy on most pairs.
+    #: True if the program was the limit: one CPU core busy on most pairs.
     cpu_limited: bool = False
     #: The rate below which a pair is slower than the noise of healthy pairs explains; at least
     #: ``floor``.
@@ -60,7 +61,15 @@ Speeds = Mapping[Tuple[str, str], Optional[float]]
 class References:
     """The expected rates of a run by kind of pair."""
 
-    def __init__(self, plan: Plan, legs: Iterable[Leg], groups: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        legs: Iterable[Leg],
+        groups: Mapping[str, str],
+        probe: Optional[PairProbe] = None,
+    ) -> None:
+        #: Share of a link that a healthy pair reaches at least.
+        self.share = probe.expected_share if probe else rules.LINK_SHARE
         self.groups = groups
         legs = [leg for leg in legs if leg.rate is not None]
         told = link_speeds(plan)
@@ -68,7 +77,8 @@ class References:
         #: known.
         self.populations: Dict[str, List[Tuple[float, int]]] = {}
         self.speeds: Speeds = {**told, **self._inferred(told, legs)}
-        minimum = number(plan["options"].get("iperf3_pairs", {}).get("minimum"), 0)
+        own = plan["options"].get(probe.check, {}) if probe else {}
+        minimum = number(own.get("minimum"), 0)
         self.minimum = minimum * 1e9 if minimum else None
         by_kind: Dict[Kind, List[Leg]] = {}
         for leg in legs:
@@ -130,7 +140,7 @@ class References:
             or expected.usual is not None
             and plane not in self.populations
             and kind.speed is not None
-            and expected.usual >= rules.LINK_SHARE * kind.speed
+            and expected.usual >= self.share * kind.speed
             for kind, expected in self.expected.items()
             if kind.plane == plane
         )
@@ -140,7 +150,7 @@ class References:
         if kind.relation == OTHER and any(other.relation == SAME for other in by_kind):
             # Bad hosts must not make slow pairs between groups usual.
             legs = [leg for leg in legs if self.are_good_within(leg)]
-        own = _expected(kind.speed, legs, self.minimum)
+        own = _expected(kind.speed, legs, self.minimum, self.share)
         if own.source != "table" and own.floor is not None:
             return own
         # Too few pairs of this kind to be compared with each other.
@@ -153,7 +163,7 @@ class References:
             if (other.plane, other.speed) == (kind.plane, kind.speed)
             for leg in legs
         ]
-        return _expected(kind.speed, alike, self.minimum)
+        return _expected(kind.speed, alike, self.minimum, self.share)
 
     def _inferred(
         self, told: Speeds, legs: Sequence[Leg]
@@ -221,7 +231,9 @@ def relation_of(groups: Mapping[str, str], one: str, other: str) -> str:
     return UNKNOWN if not first or not second else SAME if first == second else OTHER
 
 
-def _expected(speed: Optional[float], legs: Sequence[Leg], minimum: Optional[float]) -> Expected:
+def _expected(
+    speed: Optional[float], legs: Sequence[Leg], minimum: Optional[float], share: float
+) -> Expected:
     """A retest measures mostly suspects, so its figures set the expectation only if there is no
     figure of the first pass of this kind.
     """
@@ -229,7 +241,7 @@ def _expected(speed: Optional[float], legs: Sequence[Leg], minimum: Optional[flo
     rates = sorted(leg.rate for leg in first if leg.rate is not None)
     if not rates:
         return Expected(None, None, "", "")
-    usual, spread = _usual(rates, speed)
+    usual, spread = _usual(rates, speed, share)
     limited = 2 * sum(is_busy(leg) for leg in first) > len(first)
     most = quantile(rates, 0.5)
     if minimum:
@@ -240,19 +252,19 @@ def _expected(speed: Optional[float], legs: Sequence[Leg], minimum: Optional[flo
         detail = f"{len(rates)} figures, the better ones reach {rate_text(usual)}"
         return Expected(floor, usual, "fleet", detail, limited, dent, most)
     if speed:
-        floor = rules.LINK_SHARE * speed
+        floor = share * speed
         detail = f"link speed {rate_text(speed)}"
         return Expected(floor, speed, "table", detail, limited, floor, most)
     return Expected(None, None, "", "", limited)
 
 
-def _usual(rates: Sequence[float], speed: Optional[float]) -> Tuple[float, float]:
+def _usual(rates: Sequence[float], speed: Optional[float], share: float) -> Tuple[float, float]:
     """The rate that several pairs show to be possible, and the spread of the pairs near it. Faults
     and shared uplinks only ever lower a rate, and most pairs of a run may be slow.
     """
     best = rates[-min(len(rates), max(3, round(0.05 * len(rates))))]
     near = [rate for rate in rates if rate >= rules.NEAR_BEST * best]
-    attained = [rate for rate in rates if speed and rate >= rules.LINK_SHARE * speed]
+    attained = [rate for rate in rates if speed and rate >= share * speed]
     if len(attained) >= 2 and quantile(attained, 0.5) > quantile(near, 0.5):
         near = attained
     usual = quantile(near, 0.5)
@@ -268,7 +280,7 @@ def _can_be_compared(legs: Sequence[Leg]) -> bool:
 
 
 def is_busy(leg: Leg) -> bool:
-    """True if iperf3 itself was the limit."""
+    """True if the program was the limit."""
     return leg.cpu is not None and leg.cpu >= rules.CPU_LIMIT
 
 

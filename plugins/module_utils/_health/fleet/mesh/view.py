@@ -12,17 +12,20 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Seq
 from ...knowledge import network as rules
 from ...lenient import number
 from . import localise
-from .figures import Echo, Figures, Hung, Leg, Missed, Passes, gather
+from .figures import Echo, Figures, Grown, Hung, Latency, Leg, Missed, Passes, gather
 from .documents import Plan
 from .inferred import inferred_groups
 from .localise import TOLERATED, Cause
+from .members import endpoint_of
 from .observation import KINDS, Observation, Observed, latency_limits, merged, observe, usual_delays
+from .probes.registry import BY_CHECK, DEFAULT_CHECKS, Part, parts, planned
 from .references import Expected, Kind, References
 
 #: Expected number of healthy parts named by the sensitive comparison.
 _SURE = 0.01
-PING, IPERF = "ping_mesh", "iperf3_pairs"
-CHECKS = (PING, IPERF)
+#: The checks that `View.causes` names for the two kinds of figures, echoes and rates; `View.named`
+#: gives causes the names of the probes of the view.
+PING, IPERF = DEFAULT_CHECKS
 
 
 class Explained(NamedTuple):
@@ -40,13 +43,16 @@ class Explained(NamedTuple):
     filtered: bool = False
     #: True if only the sensitive comparison of several pairs shows the cause.
     slight: bool = False
+    #: The checks whose figures are echoes and rates.
+    echoes: str = PING
+    rates: str = IPERF
 
     @property
     def is_weak(self) -> bool:
-        """True if a firewall may be the cause: a refused iperf3 connection says nothing about the
-        link, nor does a lost ping if iperf3 gets through.
+        """True if a firewall may be the cause: a refused connection says nothing about the link, nor
+        does a lost ping if connections get through.
         """
-        return self.kind == "blocked" and (self.filtered or self.check == IPERF)
+        return self.kind == "blocked" and (self.filtered or BY_CHECK[self.check].can_be_filtered)
 
     @property
     def checks(self) -> Set[str]:
@@ -54,29 +60,44 @@ class Explained(NamedTuple):
         observations follow from the cause.
         """
         following = [one for one in self.further if KINDS.index(one.kind) >= KINDS.index(self.kind)]
-        return {self.check} | {IPERF if one.directed else PING for one in following}
+        return {self.check} | {self.rates if one.directed else self.echoes for one in following}
 
 
-def _planned_planes(plan: Plan) -> Dict[Tuple[str, int], Set[int]]:
+def _planned_planes(plan: Plan, part: Part) -> Dict[Tuple[str, int], Set[int]]:
     """The places of the planes on which a host is measured, by check and place of the host."""
-    planned: Dict[Tuple[str, int], Set[int]] = {}
-    pairs, ping = plan.get("pairs"), plan.get("ping")
-    for measured in pairs["rounds"] if pairs else []:
-        for plane, *ends in measured["pairs"]:
-            for place in ends:
-                planned.setdefault((IPERF, place), set()).add(plane)
-    for plane, peers in enumerate(ping["peers"] if ping else []):
-        for place, pinged in enumerate(peers):
-            if pinged:
-                planned.setdefault((PING, place), set()).add(plane)
-    return planned
+    places: Dict[Tuple[str, int], Set[int]] = {}
+    if part.rates:
+        pairs = planned(plan, part.rates)
+        for measured in pairs["rounds"] if pairs else []:
+            for plane, *ends in measured["pairs"]:
+                for place in ends:
+                    places.setdefault((part.rates.check, place), set()).add(plane)
+    if part.echoes:
+        ping = planned(plan, part.echoes)
+        for plane, peers in enumerate(ping["peers"] if ping else []):
+            for place, pinged in enumerate(peers):
+                if pinged:
+                    places.setdefault((part.echoes.check, place), set()).add(plane)
+    return places
 
 
-def _planned_rounds(plans: Sequence[Plan]) -> Counter[Tuple[str, str]]:
+def _plan_of(plan: Plan, part: Part) -> Plan:
+    """The plan as far as a part is concerned: its checks, and only members with its ends."""
+    planes = [
+        plane
+        if endpoint_of(plane) == part.endpoint
+        else {"name": plane["name"], "members": [None] * len(plane["members"])}
+        for plane in plan["planes"]
+    ]
+    own: Plan = {**plan, "planes": planes, "checks": part.checks}  # type: ignore[typeddict-item]
+    return own
+
+
+def _planned_rounds(plans: Sequence[Plan], part: Part) -> Counter[Tuple[str, str]]:
     """The number of rounds in which a host is in a pair, by host and plane, over all passes."""
     rounds: Counter[Tuple[str, str]] = Counter()
     for plan in plans:
-        pairs = plan.get("pairs")
+        pairs = planned(plan, part.rates)
         for measured in pairs["rounds"] if pairs else []:
             for plane, *ends in measured["pairs"]:
                 rounds.update((plan["hosts"][end], plan["planes"][plane]["name"]) for end in ends)
@@ -84,15 +105,20 @@ def _planned_rounds(plans: Sequence[Plan]) -> Counter[Tuple[str, str]]:
 
 
 class View:
-    """The figures of a run with their expectations."""
+    """The figures of one part of a run with their expectations; by default of its first part."""
 
-    def __init__(self, plans: Sequence[Plan], passes: Passes) -> None:
+    def __init__(self, plans: Sequence[Plan], passes: Passes, part: Optional[Part] = None) -> None:
+        self.part = part or parts(plans[0]["checks"])[0]
+        #: The last check of the run, of whatever part: what is about a host and not about one of its
+        #: checks is a finding of this one.
+        self.last_check = plans[0]["checks"][-1]
+        plans = [_plan_of(plan, self.part) for plan in plans]
         self.plan = plans[0]
         self.groups: Dict[str, str] = {
             host: group for host, group in zip(self.plan["hosts"], self.plan["groups"]) if group
         }
-        self.figures: Figures = gather(plans, passes)
-        self.references = References(self.plan, self.figures.legs, self.groups)
+        self.figures: Figures = gather(plans, passes, self.part)
+        self.references = References(self.plan, self.figures.legs, self.groups, self.part.rates)
         self._observe()
         #: Groups of unlabelled hosts that the rates show, by host.
         self.inferred: Dict[str, str] = (
@@ -100,7 +126,7 @@ class View:
         )
         if self.inferred:
             self.groups.update(self.inferred)
-            self.references = References(self.plan, self.figures.legs, self.groups)
+            self.references = References(self.plan, self.figures.legs, self.groups, self.part.rates)
             self._observe()
         self.observed = self._both_passes()
         passes_seen = [
@@ -110,9 +136,9 @@ class View:
             (*one[:3], one.directed) for family in passes_seen for one in family.values() if one.bad
         }
         self._index_by_host()
-        self._rounds = _planned_rounds(plans)
+        self._rounds = _planned_rounds(plans, self.part)
         #: Places of planes by check and place of a host.
-        self._planned: Dict[Tuple[str, int], Set[int]] = _planned_planes(self.plan)
+        self._planned: Dict[Tuple[str, int], Set[int]] = _planned_planes(self.plan, self.part)
         self.has_retest = len(plans) > 1
         most_loss = number(self.plan["options"].get(PING, {}).get("maximum_loss"), 0)
         #: Share of pings of a pair that may get lost.
@@ -124,7 +150,7 @@ class View:
             (plane["name"], member)
             for plane in self.plan["planes"]
             for member in plane["members"]
-            if member
+            if member and "endpoint" not in member
         ]
         self.headers = {
             plane: rules.PING_HEADERS[6 if ":" in member["address"] else 4]
@@ -139,6 +165,30 @@ class View:
         silent = self.figures.silent
         gone = [host for turn, host in silent if turn == 2 and (1, host) not in silent]
         return merged(self.first, self.second, gone)
+
+    def named(self, explained: Explained) -> Explained:
+        """A cause of `causes` with the names of this view's checks."""
+        names = {
+            PING: self.part.echoes.check if self.part.echoes else PING,
+            IPERF: self.part.rates.check if self.part.rates else IPERF,
+        }
+        return explained._replace(
+            check=names[explained.check], echoes=names[PING], rates=names[IPERF]
+        )
+
+    def counters_of(self, host: str, plane: Optional[str]) -> Dict[str, int]:
+        """By how much the counters of a host's ends grew while it measured, on a plane or on all;
+        without those that stood still.
+        """
+        found: Dict[str, int] = {}
+        for grown in self._grown.get(host, []):
+            if plane in (None, grown.plane):
+                for name, value in grown.counters.items():
+                    found[name] = found.get(name, 0) + value
+        return {name: value for name, value in sorted(found.items()) if value}
+
+    def latencies_at(self, host: str) -> List[Latency]:
+        return self._latencies.get(host, [])
 
     def _observe(self) -> None:
         self.first: Observed = observe(self.plan, self.figures, self.references, 1)
@@ -156,6 +206,13 @@ class View:
         self._missed: Dict[str, List[Missed]] = {}
         for missed in self.figures.missed:
             self._missed.setdefault(missed.host, []).append(missed)
+        self._grown: Dict[str, List[Grown]] = {}
+        for grown in self.figures.grown:
+            self._grown.setdefault(grown.host, []).append(grown)
+        self._latencies: Dict[str, List[Latency]] = {}
+        for latency in self.figures.latencies:
+            for host in (latency.source, latency.target):
+                self._latencies.setdefault(host, []).append(latency)
         self._hung: Dict[Tuple[str, str], List[Hung]] = {}
         for hung in self.figures.hung:
             for host in (hung.client, hung.server):
@@ -191,7 +248,7 @@ class View:
         return self._rounds[host, plane]
 
     def hung_at(self, host: str, plane: str) -> List[Hung]:
-        """The rounds in which iperf3 hung at this host, as far as the evidence tells: its partner
+        """The rounds in which the program hung at this host, as far as the evidence tells: its partner
         did not hang with more partners than the host did.
         """
         own = self._hung.get((host, plane), [])
@@ -226,7 +283,7 @@ class View:
         return [echo for echo in echoes if echo.turn == max(other.turn for other in echoes)]
 
     def figures_at(self, host: str, check: str) -> Sequence[Any]:
-        return self.legs_at(host) if check == IPERF else self.echoes_at(host)
+        return self.legs_at(host) if BY_CHECK[check].directed else self.echoes_at(host)
 
     def excused(self, host: str, figure: Any) -> bool:
         """True if a pair's figure (or observation) is explained by a cause elsewhere than on this
@@ -415,7 +472,7 @@ class View:
             ):
                 cause = (
                     explained.cause
-                )  # pings go both ways, so that only iperf3's end of it knows the direction
+                )  # pings go both ways, so that only the rates' end of it knows the direction
             repeated = accepted.repeated if accepted.repeated is not None else explained.repeated
             kept[place] = accepted._replace(
                 cause=cause, further=accepted.further + explained.cause.bad, repeated=repeated
@@ -424,7 +481,7 @@ class View:
 
     def _with_other_check(self, explained: Explained) -> Explained:
         """Mark causes that only one check finds blocked, with the other check's observations there."""
-        # Where a share of the paths is blocked, iperf3 may take another path than the pings.
+        # Where a share of the paths is blocked, the rates may take another path than the pings.
         is_share = explained.cause.scope == "path" and explained.cause.share < 1 - TOLERATED
         if explained.kind != "blocked" or explained.repeated is False or is_share:
             return explained
@@ -441,7 +498,7 @@ class View:
         return explained._replace(filtered=2 * len(carried) > len(tried))
 
     def _legs_since(self, pair: Observation) -> List[Leg]:
-        """iperf3's figures between the two ends of a ping, either way, taken after the ping; each
+        """The rates between the two ends of a ping, either way, taken after the ping; each
         pass begins with the pings.
         """
         sent = max([echo.turn for echo in self.echoes_of(pair)], default=1)

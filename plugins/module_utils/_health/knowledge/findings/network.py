@@ -170,6 +170,13 @@ FINDINGS: Dict[str, FindingText] = {
         "iperf3 is missing or unusable on the node.",
         "Install iperf3 3.1 or newer, or leave `iperf3_pairs` out of `mesh_checks`.",
     ),
+    "fabric_not_measured": FindingText(
+        "The check measured the management interface only, while the node has active InfiniBand "
+        "ports without an IP address. The result says nothing about the network that jobs use.",
+        'Run the check `rdma_pairs` (`-e \'{"mesh_checks": ["ping", "iperf", "rdma_pairs"]}\'`), or '
+        "give the ports addresses (IPoIB). If the management network is what should be measured, "
+        "set `plane: mgmt`.",
+    ),
     "iperf3_hung": FindingText(
         "iperf3 hung while datagrams between the two nodes arrived, so there is no rate and no "
         "evidence about the link: `unknown`; `warn` for one round beside rounds with a rate.",
@@ -183,6 +190,23 @@ FINDINGS: Dict[str, FindingText] = {
     ),
     "fleet_uneven": FindingText(
         "Some pairs are much faster than most, and no interface reports its speed.",
-        "Set `minimum` of iperf3_pairs (Gbit/s) to the expected rate.",
+        "Set `minimum` of the check (Gbit/s) to the expected rate.",
+    ),
+    "reference_in_doubt": FindingText(
+        "Most pairs or nodes are slower than the better ones, and nothing but their own figures tells "
+        "which rate is usual. No node fails for it.",
+        "Set `minimum` of the check (Gbit/s) to the expected rate.",
+    ),
+    "oversubscribed": FindingText(
+        "Nodes of different groups are slower with each other than nodes of one group while all send "
+        "at once: the network between the groups has less capacity than the nodes' links.",
+        "Check the uplinks of the switches: their number, their speed and links that are down. A "
+        "network that is built so needs no step.",
+    ),
+    "slightly_slow": FindingText(
+        "Several pairs of the node together are slower than the noise of healthy pairs explains, none "
+        "of them by much: `warn`.",
+        "Check the link's error counters (`ethtool -S <interface>`), the PCIe link of the network card "
+        "and CPU load, and run the check again.",
     ),
 }

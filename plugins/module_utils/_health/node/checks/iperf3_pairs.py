@@ -9,13 +9,13 @@ comes first.
 
 from __future__ import annotations
 
-import re
-from typing import Any, Dict, List, Optional, Tuple, TypedDict
+from typing import Any, Dict, List, Optional, TypedDict
 
 from ..system import fping, iperf3, interfaces, programs
 from ..system.iperf3 import LegReading
 from ..system.programs import ErrorReading, ProgramReading
 from ..framework import busy_gate
+from ..framework.port_range import LEAST_PORT as LEAST_PORT, port_range as port_range
 from ..framework.check import ON_MESH, Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText
@@ -54,7 +54,6 @@ _SLACK = 6.0
 _PREPARING = 40.0
 #: Minimum seconds of traffic: iperf3 takes whole seconds, and there are two directions.
 LEAST_DURATION = 2.0
-LEAST_PORT = 1024
 
 #: Options of the single host. 5201 is iperf3's default port.
 DIRECT: Dict[str, Dict[str, Any]] = {
@@ -119,24 +118,6 @@ def translated(options: Options) -> Options:
             )
         found["ports"] = f"{start}-{start + last - first}"
     return found
-
-
-def port_range(ports: Any) -> Tuple[int, int]:
-    """First and last port of ``5200-5299`` or ``5200``; raises ValueError. Ports below 1024 need
-    root (ip(7)).
-    """
-    matched = re.fullmatch(
-        r"(\d{1,5})(?:-(\d{1,5}))?", str(ports if ports is not None else "5200-5299").strip()
-    )
-    first, last = (
-        (int(matched.group(1)), int(matched.group(2) or matched.group(1))) if matched else (0, 0)
-    )
-    if not LEAST_PORT <= first <= last <= 65535:
-        raise ValueError(
-            f"ports: {ports} is invalid; expected a range of ports from {LEAST_PORT} to "
-            "65535, such as 5200-5299"
-        )
-    return first, last
 
 
 def validate_options(options: Options) -> None:

@@ -9,9 +9,8 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 from ...knowledge.finding_text import FindingText
 from ...model import CheckResult
 from .check_texts import CheckMetric, Headline, PairMetric, StatusText
-from .probe import Probe
+from .probe import Probe, Readings as Readings
 
-Readings = Dict[str, Any]
 Options = Dict[str, Any]
 
 #: Where a check runs: on a single node, on two nodes of a mesh planned by the role `mesh`, or where

@@ -20,8 +20,7 @@ from typing import (
 )
 
 from ..devices.measured import GpuIdentity
-from .check import Readings
-from .probe import Probe
+from .probe import Probe, Readings
 from ..system.bounded import CrashReading, HungReading
 from ...model import (
     FAIL,

@@ -10,6 +10,10 @@ from ..system.bounded import Completed, ReportPipe, run
 from ..system.host import Host
 
 
+#: What a check reads: plain JSON values by name.
+Readings = Dict[str, Any]
+
+
 class HostSettings(NamedTuple):
     """Settings shared by all checks of a host."""
 

@@ -1,16 +1,16 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Facts of a host that the plan needs: its interfaces, its place in the network, iperf3 and fping,
-and whether its GPUs are in use. Read on the host; changes nothing.
+"""Facts of a host that the plan needs: its interfaces, its place in the network, the ports of its
+HCAs, the programs of the probes, and whether its GPUs are in use. Read on the host; changes nothing.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, cast
 
-from ..system import fping, interfaces, iperf3, programs
+from ..system import hcas, interfaces, programs
 from ..system.host import Host
 from ..system.programs import ProgramReading
 from ..framework import busy_gate
@@ -19,6 +19,7 @@ from ..framework.probe import Probe, HostSettings
 from ..framework.driver_findings import mishap_findings
 from ..framework.gpu_use import judge_gpu_use, read_gpu_use
 from ...model import NODE, Finding
+from .probes.finders import FINDERS
 from .topology import TopologyReading, read_topology
 
 #: Default deadline in seconds: the busy gate reads twice, and queries Slurm each time.
@@ -28,8 +29,9 @@ Part = Callable[[ReportPipe, Probe], Any]
 
 
 class MeshFacts(interfaces.HostNetwork, total=False):
-    iperf3: ProgramReading
-    fping: ProgramReading
+    """The facts, and the `ProgramReading` of each probe by the name of its program."""
+
+    hcas: List[hcas.HcaPort]
     #: Why the host must not be measured, as findings.
     busy: List[Dict[str, Any]]
     gate_seconds: float
@@ -47,7 +49,11 @@ def look(settings: HostSettings, ask_gate: bool) -> MeshFacts:
     The parts are read in parallel, each in a child of its own, so that a part that hangs costs no
     other.
     """
-    parts: Dict[str, Part] = {"network": _network, "iperf3": _iperf3, "fping": _fping}
+    parts: Dict[str, Part] = {
+        "network": _network,
+        "hcas": _hcas,
+        **{name: _finding(name, find) for name, find in FINDERS.items()},
+    }
     if ask_gate:
         parts["busy"] = _busy
     began = time.monotonic()
@@ -68,8 +74,7 @@ def look(settings: HostSettings, ask_gate: bool) -> MeshFacts:
     busy = told.get("busy")
     facts: MeshFacts = {
         "interfaces": network["interfaces"],
-        "iperf3": told["iperf3"] or _hung(troubles["iperf3"]),
-        "fping": told["fping"] or _hung(troubles["fping"]),
+        "hcas": told["hcas"] or [],
         "gate_seconds": gate_seconds,
         "cores": len(os.sched_getaffinity(0)),
         "virtual": Host(settings.host_root).is_virtual(),
@@ -81,7 +86,8 @@ def look(settings: HostSettings, ask_gate: bool) -> MeshFacts:
         facts["error"] = network["error"]
     if children["network"].values.get("topology"):
         facts["topology"] = children["network"].values["topology"]
-    return facts
+    found = {name: told[name] or _hung(troubles[name]) for name in FINDERS}
+    return cast(MeshFacts, {**facts, **found})
 
 
 def _reading(part: Part, settings: HostSettings) -> Callable[[ReportPipe], None]:
@@ -110,14 +116,17 @@ def _network(report: ReportPipe, probe: Probe) -> interfaces.HostNetwork:
     return network
 
 
-def _iperf3(report: ReportPipe, _probe: Probe) -> ProgramReading:
-    report.stage("iperf3")
-    return iperf3.find()
+def _hcas(report: ReportPipe, probe: Probe) -> List[hcas.HcaPort]:
+    report.stage("/sys/class/infiniband")
+    return hcas.look(probe.host)
 
 
-def _fping(report: ReportPipe, _probe: Probe) -> ProgramReading:
-    report.stage("fping")
-    return fping.find()
+def _finding(name: str, find: Callable[[], ProgramReading]) -> Part:
+    def part(report: ReportPipe, _probe: Probe) -> ProgramReading:
+        report.stage(name)
+        return find()
+
+    return part
 
 
 def _busy(_report: ReportPipe, probe: Probe) -> List[Dict[str, Any]]:

@@ -16,7 +16,7 @@ import socket
 import time
 from typing import Any, List, Optional, Tuple, TypedDict
 
-from .share import ShareWindow
+from .share_window import ShareWindow
 from ...lenient import decode, number
 
 #: Seconds between two datagrams.

@@ -7,18 +7,21 @@ reading is kept.
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
-from typing import Callable, List, Optional, TypedDict
+from typing import List, Optional, TypedDict, cast
 
-from ..system import fping, iperf3, programs
+from ..system import programs
 from ..framework import busy_gate
 from ..system.bounded import Child, ReportPipe, call, end
 from ..system.host import Host
 from ..system.programs import ErrorReading, ProgramReading
 from . import windows
 from .clock_base import MOST_CORRECTED, clock_base
-from .share import Share, ShareWindow
+from .probes import registry
+from .probes.finders import FINDERS
+from .probes.record import Opening
+from .share import Share
+from .share_window import ShareWindow
 from .windows import Tools, WindowReadings
 
 #: Seconds of delay after which a ping window, which has no handshake, is skipped.
@@ -34,29 +37,30 @@ def find_tools(share: Share) -> Tools:
     """The programs that the share needs, by name; a program that could not be examined is an error
     too.
     """
-    finders = {"ping": ("fping", fping.find), "pair": ("iperf3", iperf3.find)}
-    needed = dict(finders[window["kind"]] for window in share["windows"])
+    needed = {registry.BY_KIND[window["kind"]].program for window in share["windows"]}
+    finders = {name: find for name, find in FINDERS.items() if name in needed}
 
     def find(report: ReportPipe) -> None:
-        for name, find in needed.items():
-            report.stage(f"{name} -v")
-            report.send(name, find())
+        for name, look in finders.items():
+            report.stage(f"looking for {name}")
+            report.send(name, look())
 
     child = call(find, _FIND_SECONDS, _GRACE)
     hung: ProgramReading = {"error": windows.mishap_of(child)["message"], "reason": "hung"}
-    return {name: child.values.get(name) or hung for name in needed}
+    return {name: child.values.get(name) or hung for name in finders}
 
 
-class _Opening:
+class _Slot:
     """A window with its times (monotonic clock), its child while open, and its reading."""
 
     def __init__(self, window: ShareWindow, origin: float) -> None:
         self.window = window
+        self.probe = registry.BY_KIND[window["kind"]]
         self.opens: float = origin + window["offset"]
         self.closes = self.opens + window["seconds"]
         self.child: Optional[Child] = None
         self.done = False
-        self.reading = windows.blank(window)
+        self.reading = cast(WindowReadings, self.probe.blank(window))
 
     def fail(self, error: ErrorReading) -> None:
         self.reading["error"] = error
@@ -122,7 +126,7 @@ class ShareRunner:
         self.until: float = origin + share["lifetime"]
         self._late = max(0.0, now - origin)
         self._openings = sorted(
-            (_Opening(window, origin) for window in share["windows"]), key=lambda one: one.opens
+            (_Slot(window, origin) for window in share["windows"]), key=lambda one: one.opens
         )
         self._lock = contextlib.ExitStack()
         self._locked = False
@@ -155,7 +159,7 @@ class ShareRunner:
             if one.child and one.closes + _OVERRUN <= time.monotonic():
                 one.child.stop(_GRACE)
                 one.take()
-        if self._locked and all(one.done for one in self._openings if one.window["kind"] == "pair"):
+        if self._locked and all(one.done for one in self._openings if one.probe.loads):
             self._unlock()
 
     def readings(self) -> ShareReadings:
@@ -176,7 +180,7 @@ class ShareRunner:
         end(self.children(), _GRACE)
         self._unlock()
 
-    def _open(self, one: _Opening) -> None:
+    def _open(self, one: _Slot) -> None:
         window = one.window
         lateness = time.monotonic() - one.opens
         if lateness > window.get("handshake_seconds", _LATE):
@@ -184,27 +188,20 @@ class ShareRunner:
             words = f"{started}this node was {lateness:.1f} s late for this window"
             one.fail(programs.error("late", words))
             return
-        trouble = windows.missing(window, self._tools)
+        tool = self._tools[one.probe.program]
+        trouble = windows.missing(tool)
         if trouble:
             one.fail(trouble)
             return
-        if window["kind"] == "ping":
-            work: Callable[[ReportPipe], None] = functools.partial(
-                windows.ping, window=window, tools=self._tools, closes=one.closes
-            )
-        else:
-            locked_by = self._take_lock()
-            if locked_by is not None:
-                one.fail(programs.error("locked", locked_by))
-                return
-            work = functools.partial(
-                windows.pair,
-                run_id=self.run,
-                host=self.host,
-                window=window,
-                tools=self._tools,
-                opens=one.opens,
-            )
+        locked_by = self._take_lock() if one.probe.loads else None
+        if locked_by is not None:
+            one.fail(programs.error("locked", locked_by))
+            return
+        opening = Opening(self.run, self.host, window, tool, one.opens, one.closes, self._root)
+
+        def work(report: ReportPipe) -> None:
+            one.probe.measure(report, opening)
+
         try:
             one.child = Child(work, one.closes - time.monotonic() + _OVERRUN + _GRACE)
         except OSError as error:  # of which there may be less later on

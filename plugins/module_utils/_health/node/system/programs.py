@@ -29,8 +29,10 @@ class ProgramReading(TypedDict, total=False):
     version: str
     #: The full output of the version command.
     told: str
-    #: Build features of iperf3.
+    #: Build features of iperf3, options of perftest.
     features: Optional[List[str]]
+    #: The path of perftest's ib_write_lat.
+    latency: str
     #: Why the program is unusable, and the same as one word; any value counts.
     error: Any
     reason: Any

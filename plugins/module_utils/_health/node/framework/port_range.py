@@ -1,0 +1,27 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Ranges of ports for the servers of measuring programs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Tuple
+
+#: Ports below need root (ip(7)).
+LEAST_PORT = 1024
+
+
+def port_range(ports: Any, default: str = "5200-5299") -> Tuple[int, int]:
+    """First and last port of ``5200-5299`` or ``5200``; raises ValueError."""
+    matched = re.fullmatch(
+        r"(\d{1,5})(?:-(\d{1,5}))?", str(ports if ports is not None else default).strip()
+    )
+    first, last = (
+        (int(matched.group(1)), int(matched.group(2) or matched.group(1))) if matched else (0, 0)
+    )
+    if not LEAST_PORT <= first <= last <= 65535:
+        raise ValueError(
+            f"ports: {ports} is invalid; expected a range of ports from {LEAST_PORT} to "
+            f"65535, such as {default}"
+        )
+    return first, last
