@@ -274,7 +274,7 @@ def test_starting_is_given_what_asking_took_without_the_gate():
         f"gpu{number}": host(4.0 * (number // 2), 4.0 * (number // 2) + 4.0, 3.0)
         for number in range(8)
     }
-    assert estimate_launch(facts, 100.0, forks=2).lead == pytest.approx(1.2 * 16 / 4 + 3)
+    assert estimate_launch(facts, 100.0, forks=2).lead == pytest.approx(1.3 * 16 / 4 + 3.08)
 
 
 def test_a_controller_that_is_the_limit_is_given_as_long_again():
@@ -282,13 +282,13 @@ def test_a_controller_that_is_the_limit_is_given_as_long_again():
     gate it would take as long.
     """
     facts = {f"gpu{number}": host(float(number), number + 2.0, 1.9) for number in range(100)}
-    assert estimate_launch(facts, 200.0, forks=50).lead == pytest.approx(1.2 * 100 + 3)
-    assert mesh_plan.plan.lead(facts, 200.0) == pytest.approx(1.2 * 100 + 3)
+    assert estimate_launch(facts, 200.0, forks=50).lead == pytest.approx(1.3 * 100 + 4)
+    assert mesh_plan.plan.lead(facts, 200.0) == pytest.approx(1.3 * 100 + 4)
 
 
 def test_many_hosts_are_given_the_time_to_hand_out_as_many_tasks():
     facts = {f"gpu{number}": host(0.0, 3.0, 2.9) for number in range(1000)}
-    assert estimate_launch(facts, 100.0, forks=1000).lead == pytest.approx(1.2 * 20 + 3)
+    assert estimate_launch(facts, 100.0, forks=1000).lead == pytest.approx(1.3 * 20 + 6)
     silent = {"gpu1": None, "gpu2": {"clock": None, "gate_seconds": 1.0}}
     assert estimate_launch(silent, 100.0, forks=5).lead == 5.0
 
@@ -332,13 +332,13 @@ def test_hosts_that_would_hold_up_the_start_of_the_others_are_left_out():
     seconds = [15.0 if number % 8 == 0 else 1.0 for number in range(256)]
     launch = estimate_launch(asked_in_turn(seconds, forks=10), 900.0, forks=10)
     assert set(launch.left_out) == {f"gpu{number}" for number in range(0, 256, 8)}
-    assert launch.lead == pytest.approx(1.2 * 224 / 10 + 3, abs=2)
+    assert launch.lead == pytest.approx(1.3 * 224 / 10 + 6, abs=2)
 
 
 def test_a_fleet_of_which_many_are_slow_is_waited_for():
     seconds = [20.0 if number % 2 else 1.0 for number in range(16)]
     launch = estimate_launch(asked_in_turn(seconds, forks=16), 900.0, forks=16)
-    assert launch.left_out == {} and launch.lead == pytest.approx(1.2 * 20 + 3)
+    assert launch.left_out == {} and launch.lead == pytest.approx(1.3 * 20 + 3.16)
 
 
 def test_unreachable_hosts_leave_no_idle_time():
@@ -346,20 +346,20 @@ def test_unreachable_hosts_leave_no_idle_time():
     facts = asked_in_turn(seconds, forks=10, silent=10.0)
     assert max(own["clock"]["answered"] for own in facts.values() if own) > 180
     lead = estimate_launch(facts, 1000.0, forks=10).lead
-    assert lead == pytest.approx(1.2 * 921 / 10 + 3, abs=2)
+    assert lead == pytest.approx(1.3 * 921 / 10 + 6, abs=2)
 
 
 def test_reading_the_clock_is_no_part_of_a_start():
     facts = asked_in_turn([2.0] * 64, forks=4)
     for own in facts.values():
         own["clock"]["spent_seconds"] = 0.5
-    assert estimate_launch(facts, 100.0, forks=4).lead == pytest.approx(1.2 * 64 / 4 / 2 + 3)
+    assert estimate_launch(facts, 100.0, forks=4).lead == pytest.approx(1.3 * 64 / 4 / 2 + 3.64)
 
 
 def test_a_retest_of_few_hosts_is_handed_to_all():
     facts = asked_in_turn([1.0] * 10, forks=10)
     assert estimate_launch(facts, 100.0, 10).lead == 5.0
-    assert estimate_launch(facts, 100.0, 10, tasks=1000).lead == pytest.approx(1.2 * 20 + 3)
+    assert estimate_launch(facts, 100.0, 10, tasks=1000).lead == pytest.approx(1.3 * 20 + 6)
 
 
 def test_a_host_that_would_be_started_too_late_is_left_out_by_name():

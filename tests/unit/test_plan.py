@@ -802,7 +802,7 @@ def test_a_share_starts_by_the_clock_of_its_node():
 
 @pytest.mark.parametrize(
     "asked, answered, now, seconds",
-    [(900.0, 901.0, 1000.0, 5.0), (900.0, 920.0, 1000.0, 27.0), (900.0, 990.0, 920.0, 27.0)],
+    [(900.0, 901.0, 1000.0, 5.0), (900.0, 920.0, 1000.0, 29.0), (900.0, 990.0, 920.0, 29.0)],
 )
 def test_the_lead_is_what_gathering_the_facts_took_and_some(asked, answered, now, seconds):
     hosts = {
@@ -825,7 +825,7 @@ def test_the_lead_is_what_gathering_the_facts_took_and_some(asked, answered, now
         "n3": None,
         "n4": {},
     }
-    assert plan.lead(hosts, now) == pytest.approx(seconds)
+    assert plan.lead(hosts, now) == pytest.approx(seconds, abs=0.1)
 
 
 def test_the_lead_when_no_host_answered():

@@ -17,7 +17,10 @@ from .documents import HostFacts
 
 #: Shortest time in seconds from a plan to its first window; the share and the seconds by which an
 #: estimate may be wrong.
-LEAST_LEAD, _MARGIN, _SPARE = 5.0, 1.2, 3.0
+LEAST_LEAD, _MARGIN, _SPARE = 5.0, 1.3, 3.0
+#: Seconds for each host in which Ansible registers the plan before it starts the first host, and
+#: their maximum.
+_REGISTER, _MOST_REGISTER = 0.01, 3.0
 #: Seconds to hand a task to a fork: 5 to 15 milliseconds, measured with ansible-core 2.18 and 2.19.
 _DISPATCH = 0.02
 #: A host is late if it takes longer than this, in seconds and as a multiple of the median; not if
@@ -60,7 +63,8 @@ def estimate_launch(
     workers = forks or _concurrency(facts, costs)
     usual = median(cost.seconds for cost in costs)
     late = _late(costs, usual)
-    handed_out = _dispatch_seconds(costs, workers) * (len(facts) if tasks is None else tasks)
+    hosts = len(facts) if tasks is None else tasks
+    handed_out = _dispatch_seconds(costs, workers) * hosts
     left_out = {host: late[host] for host in late if late[host] > _TOO_LATE}
     kept = [cost for cost in costs if cost.host not in left_out]
     alone = [cost for cost in costs if cost.host not in late]
@@ -69,7 +73,8 @@ def estimate_launch(
         left_out = dict(late)
         together = _makespan(alone, workers, late)
     seconds = max(together, handed_out)
-    return Launch(max(LEAST_LEAD, _MARGIN * seconds + _SPARE), left_out, usual)
+    spare = _SPARE + min(_MOST_REGISTER, _REGISTER * hosts)
+    return Launch(max(LEAST_LEAD, _MARGIN * seconds + spare), left_out, usual)
 
 
 def _costs(facts: Mapping[str, Optional[HostFacts]], now: float) -> List[_Cost]:
