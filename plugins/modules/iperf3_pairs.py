@@ -56,6 +56,12 @@ options:
   minimum:
     description: Minimum rate in either direction, in Gbit/s. V(0) is the same as no value.
     type: float
+  oversubscription:
+    description: By how much hosts of different groups may be slower than hosts of one group while all
+      send at once, by the fabric's design; V(4) for 4 to 1. More is a warning. At least V(1). Used by
+      the role C(mesh) only.
+    type: float
+    default: 1.0
   force:
     description: Measure even when GPUs are in use or their use is unknown. A slow pair is then
       V(unknown), not V(fail).

@@ -72,6 +72,12 @@ options:
   minimum:
     description: Minimum rate in either direction, in Gbit/s. V(0) is the same as no value.
     type: float
+  oversubscription:
+    description: By how much hosts of different groups may be slower than hosts of one group while all
+      send at once, by the fabric's design; V(4) for 4 to 1. More is a warning. At least V(1). Used by
+      the role C(mesh) only.
+    type: float
+    default: 1.0
   maximum_latency:
     description: Maximum median latency over the partners of a host, in microseconds. No maximum when
       not given. Used by the role C(mesh) only.

@@ -360,7 +360,8 @@ def _is_severe(view: View, explained: Explained) -> bool:
     cause = explained.cause
     if explained.kind == "slow":
         rate, usual = typical(view, cause)
-        return rate < rules.FLEET_SHARE * usual
+        is_steady = cause.share >= 1 - localise.TOLERATED and explained.repeated is True
+        return is_steady and rate < rules.FLEET_SHARE * usual
     lost, sent = lost_pings(view, [*cause.bad, *cause.against])
     return lost >= rules.POOLED_LOSS * view.most_loss * sent
 

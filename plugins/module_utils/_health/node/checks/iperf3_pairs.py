@@ -15,7 +15,11 @@ from ..system import fping, iperf3, interfaces, programs
 from ..system.iperf3 import LegReading
 from ..system.programs import ErrorReading, ProgramReading
 from ..framework import busy_gate
-from ..framework.port_range import LEAST_PORT as LEAST_PORT, port_range as port_range
+from ..framework.pair_options import (
+    LEAST_PORT as LEAST_PORT,
+    port_range as port_range,
+    validate_oversubscription,
+)
 from ..framework.check import ON_MESH, Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText
@@ -123,6 +127,7 @@ def translated(options: Options) -> Options:
 def validate_options(options: Options) -> None:
     ours = translated(options)
     port_range(ours.get("ports"))
+    validate_oversubscription(ours.get("oversubscription"))
     duration, streams = ours.get("duration"), ours.get("streams")
     if duration is not None and duration < LEAST_DURATION:
         raise ValueError(
@@ -402,6 +407,7 @@ CHECK = Check(
         "streams": {"type": "int", "default": 1},
         "zerocopy": {"type": "bool", "default": True},
         "minimum": {"type": "float"},
+        "oversubscription": {"type": "float", "default": 1.0},
         "ports": {"type": "str", "default": "5200-5299"},
         "force": {"type": "bool", "default": False},
         **PREDECESSOR,

@@ -18,7 +18,7 @@ from ..system.perftest import RdmaLegReading
 from ..system.programs import ErrorReading, ProgramReading
 from ..framework import busy_gate
 from ..framework.check import ON_MESH, Check, Options, Readings
-from ..framework.port_range import port_range
+from ..framework.pair_options import port_range, validate_oversubscription
 from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, Headline, PairMetric, StatusText
@@ -60,6 +60,7 @@ DIRECT: Dict[str, Dict[str, Any]] = {
 
 def validate_options(options: Options) -> None:
     port_range(options.get("ports"), "5300-5399")
+    validate_oversubscription(options.get("oversubscription"))
     duration = options.get("duration")
     if duration is not None and duration < LEAST_DURATION:
         raise ValueError(
@@ -300,6 +301,7 @@ CHECK = Check(
         "gpu_memory": {"type": "bool", "default": True},
         "together": {"type": "bool", "default": True},
         "minimum": {"type": "float"},
+        "oversubscription": {"type": "float", "default": 1.0},
         "maximum_latency": {"type": "float"},
         "ports": {"type": "str", "default": "5300-5399"},
         "force": {"type": "bool", "default": False},

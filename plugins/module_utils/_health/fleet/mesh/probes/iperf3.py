@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from ....knowledge.network import CPU_LIMIT, LINK_SHARE
 from ....node.checks.iperf3_pairs import translated
-from ....node.framework.port_range import port_range
+from ....node.framework.pair_options import port_range
 from .record import Options, PairProbe, PairTimes
 
 #: Seconds of a round after each leg, for the difference between the clocks of both ends.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Dict
 
 from ....knowledge.network import RDMA_LINK_SHARE
-from ....node.framework.port_range import port_range
+from ....node.framework.pair_options import port_range
 from .record import HCA, Options, PairProbe, PairTimes
 
 #: Default range of ports for the exchange of parameters.

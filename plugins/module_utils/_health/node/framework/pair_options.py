@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Ranges of ports for the servers of measuring programs."""
+"""Options that the checks of pairs share."""
 
 from __future__ import annotations
 
@@ -25,3 +25,11 @@ def port_range(ports: Any, default: str = "5200-5299") -> Tuple[int, int]:
             f"65535, such as {default}"
         )
     return first, last
+
+
+def validate_oversubscription(factor: Any) -> None:
+    """Raise ValueError unless hosts of different groups are expected to be slower by a factor from 1."""
+    if factor is not None and not factor >= 1:
+        raise ValueError(
+            f"oversubscription: {factor:g} is invalid; expected a number from 1, such as 4 for 4 to 1"
+        )

@@ -12,7 +12,7 @@ rates only; a leg without a figure counts as 0:
 - pairing: both hosts of a pair below 80 % of the plane's median are suspects; each suspect is
   measured again with two hosts that were never slow; who is slow with both is bad.
 
-    .venv/bin/python tests/benchmark/fabric.py [--n 8 32 128] [--seeds 10] [--seed 0] \\
+    .venv/bin/python tests/benchmark/fabrics.py [--n 8 32 128] [--seeds 10] [--seed 0] \\
         [--rows PART ...] [--jobs 1] [--json] [--failures]
 
 Drained: healthy hosts with a FAIL that drains them, a run. FAILed: runs with a FAIL of a healthy
