@@ -64,6 +64,8 @@ options:
         nodes such as V(5%).
       - C(max_unknown), how many nodes may be undecided, V(0) by default.
       - C(max_partial), how many of the fit nodes may have skipped checks, V(100%) by default.
+      - C(false_drains), how many healthy nodes the mesh may be expected to fail in a run, V(0.001) by
+        default.
     type: dict
     default: {}
   report_dir:

@@ -21,6 +21,9 @@ WOULD_RUN = "would_run"
 
 Limit = Union[int, str]
 
+#: One healthy node in a thousand runs: our own rule, for a node that costs as much as a house.
+FALSE_DRAINS = 0.001
+
 
 class Policy(NamedTuple):
     """What the operator tolerates. `policy_from` reads it from the user's options."""
@@ -35,6 +38,8 @@ class Policy(NamedTuple):
     max_unknown: Limit = 0
     #: Fit nodes with skipped checks that a passed run may have, likewise.
     max_partial: Limit = "100%"
+    #: Expected number of healthy nodes that the mesh fails in a run of a healthy fleet.
+    false_drains: float = FALSE_DRAINS
 
     def to_dict(self) -> Dict[str, Any]:
         return dict(
@@ -43,6 +48,7 @@ class Policy(NamedTuple):
             max_unfit=self.max_unfit,
             max_unknown=self.max_unknown,
             max_partial=self.max_partial,
+            false_drains=self.false_drains,
         )
 
 
@@ -61,6 +67,7 @@ def policy_from(given: Any, option: str = "policy") -> Policy:
         "max_unfit": _limit,
         "max_unknown": _limit,
         "max_partial": _limit,
+        "false_drains": _expected_number,
     }
     return Policy(**{name: read[name](f"{option}.{name}", value) for name, value in chosen.items()})
 
@@ -108,6 +115,14 @@ def _limit(name: str, value: Any) -> Limit:
     if re.match(r"^[0-9]+(\.[0-9]+)? ?%$", text) and _share(text) <= 1:
         return text
     raise _invalid(name, value, accepted)
+
+
+def _expected_number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+        raise _invalid(
+            name, value, "an expected number of nodes above 0 and up to 1, such as 0.001"
+        )
+    return float(value)
 
 
 def _share(text: str) -> Fraction:

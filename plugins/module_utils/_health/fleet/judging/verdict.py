@@ -161,7 +161,7 @@ def judge_run(
     """
     answers, of_racks = fleet_fabric.merge_rack_faults(answers)
     fleet, of_run = _compare_nodes(answers)
-    mesh, untold = _judge_mesh(answers, plans, run.check_mode) if plans else (None, None)
+    mesh, untold = _judge_mesh(answers, plans, run.check_mode, policy) if plans else (None, None)
     nodes = [
         _report_node(answer, fleet.get(answer.name, []), mesh_results(answer, mesh), policy)
         for answer in answers
@@ -202,7 +202,7 @@ def _compare_nodes(
 
 
 def _judge_mesh(
-    answers: Sequence[NodeAnswer], plans: Sequence[Plan], planned_only: bool
+    answers: Sequence[NodeAnswer], plans: Sequence[Plan], planned_only: bool, policy: Policy
 ) -> Tuple[Optional[mesh_judge.Judged], Optional[Finding]]:
     """The judged mesh, or why it could not be judged, which must not cost the nodes their checks."""
     try:
@@ -212,7 +212,7 @@ def _judge_mesh(
             {answer.name: answer.mesh[turn] or {} for answer in answers if len(answer.mesh) > turn}
             for turn in range(len(plans))
         ]
-        return mesh_judge.judge(plans, passes), None
+        return mesh_judge.judge(plans, passes, policy.false_drains), None
     except Exception as error:  # a plan or readings of a shape that nobody foresaw
         why = f"the mesh was not judged: {type(error).__name__}: {error}"
         return None, Finding("mesh_not_judged", UNKNOWN, why, "watch", Subject("mesh"))

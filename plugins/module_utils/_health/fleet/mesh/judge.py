@@ -40,6 +40,7 @@ from ...model import (
     Subject,
     concluded,
 )
+from ..judging.policy import FALSE_DRAINS
 from . import localise
 from .documents import Matrix, MeshCause, MeshDocument, MeshExpectation, MissedMeasurement, Plan
 from .localise import Cause
@@ -83,8 +84,6 @@ _DESIGN = 0.2
 _MOST_UNPROVEN = 64
 #: Expected number of healthy links failed in a run.
 FALSE_LINKS = 0.01
-#: Expected number of healthy nodes failed in a run of a healthy fleet: one in a thousand runs.
-FALSE_DRAINS = 0.001
 
 
 def judge(plans: Sequence[Plan], passes: Passes, false_drains: float = FALSE_DRAINS) -> Judged:

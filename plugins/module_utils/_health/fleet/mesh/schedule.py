@@ -63,6 +63,7 @@ def sampled_rounds(
         while n <= _FEW and len(draws) < _TRIES and _unseen(draws[-1], labels):
             draws.append(_Stratified(labels, count, rng).rounds())
         rounds = min(draws, key=lambda draw: _unseen(draw, labels))
+        rng.shuffle(rounds)  # a fault may show in every second round
     return _directed([[pair for pair in pairs if max(pair) < n] for pairs in rounds])
 
 
