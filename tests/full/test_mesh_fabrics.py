@@ -9,15 +9,18 @@ One seed each; tests/benchmark/naming_fabrics.py runs all fabrics over many seed
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from cluster import obstacle
 from fabric_cases import CASES, run_case
-from faults import facts_of
+from faults import facts_of, said_in
 from leaf_spine import LeafSpine
 
+ROOT = Path(__file__).resolve().parents[2]
 #: The seed of each fabric: which part is bad, and which pairs are measured.
 SEEDS = {"clos": 1, "clos_unlabelled": 1}
 
@@ -49,6 +52,22 @@ def test_a_fabric_is_judged_right(name, machine):
         assert fabric.dropped() == 0 and not fabric.flappers
     assert outcome.word in ("named", "undecided"), (outcome.why, outcome.lines)
     assert not fabric.directory.exists()
+
+
+def test_a_slow_host_in_a_hashed_fabric_is_named_over_ssh(machine, tmp_path):
+    with LeafSpine(hosts=8, racks=2, spines=4, uplink_mbit=100) as fabric:
+        fabric.slow_sender("gpu03", "eth1", 25)
+        given = {
+            "preflight_report_dir": str(tmp_path),
+            "preflight_run_id": "run",
+            "mesh_options": {"iperf3_pairs": {"duration": 2}},
+        }
+        playbook = ROOT / "playbooks/preflight.yml"
+        done = fabric.ansible_playbook(playbook, "--tags", "mesh", "-e", json.dumps(given))
+        document = json.loads((tmp_path / "run/run.json").read_text())
+        fails = {one for one in said_in(document) if one[3] == "fail"}
+        assert fails == {("gpu03", "eth1", "slow_transmit", "fail")}, said_in(document)
+        assert done.returncode == 2
 
 
 @pytest.fixture(scope="module")
