@@ -201,7 +201,7 @@ FAULTS = {
         {("run", "rack r1 and rack r2 on eth1", "packet_loss", "fail")},
     ),
     "slow between racks": (
-        dict(links=between_racks(1, 2, 0.4)),
+        dict(links=between_racks(1, 2, 0.15)),
         {("run", "rack r1 and rack r2 on eth1", "slow_path", "fail")},
     ),
     "two faults": (

@@ -14,6 +14,9 @@ AMBIENT_RATE, AMBIENT_PING = 0.01, 0.003
 #: whereas a path that carries pings at all loses none of dozens.
 PRIOR_RATES, PRIOR_PINGS = 10, 100
 
+#: Number of bad measurements from which the network is not assumed to be healthy.
+_SEVERAL = 3
+
 
 def tail(bad: int, times: int, share: float) -> float:
     """Probability of at least ``bad`` bad ones of ``times`` measurements that are each bad with
@@ -44,7 +47,7 @@ def tail(bad: int, times: int, share: float) -> float:
 
 def background(bad: int, times: int, ambient: float, prior: int) -> float:
     """Estimated probability that a measurement is bad without a fault of its two ends, from ``bad``
-    of ``times`` others. A few others prove little, so the estimate
-    stays above zero: ``prior`` good ones are assumed.
+    of ``times`` others. A few others prove little, so the estimate stays above zero: ``prior`` good
+    ones are assumed, unless several are bad.
     """
-    return max(ambient, (bad + 0.5) / (times + prior))
+    return max(ambient, (bad + 0.5) / (times + (prior if bad < _SEVERAL else 1)))

@@ -9,6 +9,7 @@ A host is faulty only if figures with at least two healthy partners show it. A f
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import (
     Any,
     Dict,
@@ -40,6 +41,7 @@ from ...model import (
 )
 from . import localise
 from .documents import Matrix, MeshCause, MeshDocument, MeshExpectation, MissedMeasurement, Plan
+from .localise import ELSEWHERE, Cause
 from .fabric import controls, oversubscription, slow_between
 from .figures import Leg, Passes
 from .references import OTHER, Expected, Kind, is_busy, quantile, rate_text
@@ -610,24 +612,50 @@ def _run_finding(view: View, explained: Explained) -> Finding:
         and (max(measured) < rules.TIMES_BAD or cause.chance > FALSE_LINKS)
     )
     unsure = cause.scope != "link" and cause.chance > FALSE_LINKS
-    status = WARN if explained.repeated is False or few or unsure else _status(view, explained)
+    loaded = explained.repeated is False and explained.kind == "slow" and cause.scope == "path"
+    over = explained.repeated is False and not (loaded and _is_as_large(view, cause))
+    status = WARN if over or few or unsure else _status(view, explained)
     if status == FAIL and cause.scope == "path" and not view.groups:
         status = UNKNOWN
         message += "; without groups of hosts it is undecided where (option mesh_group_by)"
-    elif status == FAIL and explained.kind == "slow" and cause.scope == "path":
-        # By design, uplinks may be slower than a host's link, but hardly by so much.
-        rate, usual = typical(view, cause)
-        status = FAIL if cause.share < 1 - localise.TOLERATED or rate < usual * _DESIGN else WARN
+    elif status == FAIL and explained.kind == "slow" and _may_be_design(view, cause):
+        status = WARN
     action = "watch" if status == WARN else "fix_configuration"
     if explained.is_weak:
         code = _firewall_code(explained)
         message += f"; {firewall_hint(view, explained)}"
-    if explained.repeated is False:
+    if loaded:
+        message += "; only under load, not with few pairs at once"
+    elif explained.repeated is False:
         message += "; the retest did not confirm this"
     elif few:
         message += f"; bad in {max(measured)} measurement{'' if max(measured) == 1 else 's'}"
     subject = Subject(cause.scope, name=f"{between(view, cause)} on {cause.plane or 'every plane'}")
     return Finding(code, status, message, action, subject, evidence_of(view, explained))
+
+
+def _may_be_design(view: View, cause: Cause) -> bool:
+    """True if all that connects the groups is evenly slow both ways: uplinks may be slower than a
+    host's link by design, but hardly by so much.
+    """
+    rate, usual = typical(view, cause)
+    is_everything = cause.groups.count(ELSEWHERE) == 2 or len(set(view.groups.values())) == 2
+    return (
+        cause.scope == "path"
+        and is_everything
+        and cause.direction == "both"
+        and cause.share >= 1 - localise.TOLERATED
+        and rate >= usual * _DESIGN
+    )
+
+
+def _is_as_large(view: View, cause: Cause) -> bool:
+    """True if a group without this fault is as large as each group of the path: its uplinks carry
+    as much, so load is no excuse.
+    """
+    sizes = Counter(view.groups.values())
+    others = [size for group, size in sizes.items() if group not in cause.groups]
+    return all(sizes.get(group, 0) <= max(others, default=-1) for group in cause.groups)
 
 
 def _fleet_findings(view: View, doubt: _Doubt) -> List[Tuple[str, Finding]]:

@@ -33,7 +33,7 @@ from typing import (
 
 from .chance import AMBIENT_PING, AMBIENT_RATE, PRIOR_PINGS, PRIOR_RATES, background, tail
 from .observation import Observation
-from .references import SAME, relation_of
+from .references import OTHER, SAME, relation_of
 from .retest import ELSEWHERE, PARTNERS, Pair, PartnerPool
 
 NODE, INTERFACE, LINK, PATH, GROUP, UNDECIDED = SCOPES = (
@@ -69,9 +69,11 @@ SUSPECT = 0.3
 #: The background above which a single bad pair proves nothing, and the number of measurements that
 #: show it.
 CLEAN, LEAST_STRAY = 0.08, 20
-#: Share of bad measurements between groups that is expected with few pairs at once, and the share
-#: and number from which the network between the groups is a suspect.
-ALONE, SPREAD, LEAST_ALONE = 0.1, 0.15, 8
+#: Share of bad measurements between groups that is expected with few pairs at once, and where the
+#: groups are not known, so that some of them may share an uplink.
+ALONE, PERHAPS_ALONE = 0.04, 0.1
+#: Share and number of bad measurements from which the network between the groups is a suspect.
+SPREAD, LEAST_ALONE = 0.15, 8
 #: Highest share of bad pings between groups that no single path explains and that is no finding.
 STRAY = 0.03
 #: Partners for each interface of a node that is suspected on several interfaces.
@@ -117,8 +119,9 @@ _SLOTS = ((0, 1, 2), (0, 1), (0, 2), (1, 2), (0,), (1,), (2,))
 _RANKS = {GROUP: -1, PATH: 0, UNDECIDED: 1, INTERFACE: 2}
 
 
-#: Number of bad measurements, and of all, by class of observations (see `_Localiser.classes`).
-Counts = Dict[int, Tuple[int, int]]
+#: By class of observations (see `_Localiser.classes`): numbers of bad measurements, of all, of bad
+#: pairs and of all.
+Counts = Dict[int, List[int]]
 
 
 class _FabricPart:
@@ -206,10 +209,11 @@ class _Localiser:
         self.ports: Dict[Tuple[str, str], _FabricPart] = {}
         self.routes: Dict[Tuple[str, str, str], _FabricPart] = {}
         self.wholes: Dict[Tuple[str, str], _FabricPart] = {}
-        #: Classes of observations that are bad by chance equally often: by plane, directedness and
-        #: whether both ends are in one group; and the class of each observation.
-        self.classes: Dict[Tuple[str, bool, str], int] = {}
-        self.class_of: List[int] = []
+        #: Classes of measurements that are bad by chance equally often: by plane, directedness,
+        #: whether both ends are in one group, and whether few pairs were measured at once; and the
+        #: counts of each observation by class.
+        self.classes: Dict[Tuple[str, bool, str, bool], int] = {}
+        self.shares_of: List[List[Tuple[int, List[int]]]] = []
         #: What no hypothesis explains, by class; None: not known yet, so that only the ambient
         #: share is expected.
         self.rest: Optional[Dict[int, List[int]]] = None
@@ -218,7 +222,7 @@ class _Localiser:
         self.members: Dict[Tuple[str, str], Set[str]] = {}
         self.ports_on: Dict[str, int] = {}
         self._index()
-        self._rates = [directed for _plane, directed, _relation in self.classes]
+        self._rates = [directed for _plane, directed, _relation, _few in self.classes]
         #: Number of accepted hypotheses that explain each observation.
         self.cover = [0] * len(observations)
         self.hypotheses: List[_Hypothesis] = []
@@ -237,8 +241,7 @@ class _Localiser:
         ports = self.ports
         for number, one in enumerate(self.seen):
             relation = relation_of(self.groups, one.source, one.target)
-            kind = (one.plane, one.directed, relation)
-            self.class_of.append(self.classes.setdefault(kind, len(self.classes)))
+            self.shares_of.append(self._shares_by_class(number, one, relation))
             is_bad = self.tallies[number][0] > 0
             for node, slot in ((one.source, _OUT), (one.target, _IN)):
                 port = ports.get((one.plane, node))
@@ -257,6 +260,23 @@ class _Localiser:
             if not self.tallies[number][0]:
                 for route, slot in self._parts_between(one, False):
                     route.good[slot].append(number)
+
+    def _shares_by_class(
+        self, number: int, one: Observation, relation: str
+    ) -> List[Tuple[int, List[int]]]:
+        """What an observation adds to each class: bad measurements, all, whether most are bad, 1. The
+        retest of rates, with few pairs at once, is a class of its own.
+        """
+        bad, times = self.tallies[number]
+        again = one.again if one.directed and relation != SAME else (0, 0)
+        sick = int(2 * bad > times)
+        found = []
+        for few, counts in ((False, (bad - again[0], times - again[1])), (True, again)):
+            if counts[1]:
+                kind = (one.plane, one.directed, relation, few)
+                place = self.classes.setdefault(kind, len(self.classes))
+                found.append((place, [*counts, *((sick, 1) if not found else (0, 0))]))
+        return found
 
     def _parts_between(self, one: Observation, create: bool) -> List[Tuple[_FabricPart, int]]:
         """The paths and groups that an observation crossed, each with the observation's slot."""
@@ -372,59 +392,96 @@ class _Localiser:
         self.rest = self._unexplained()
 
     def _unexplained(self) -> Dict[int, List[int]]:
-        rest: Dict[int, List[int]] = {number: [0, 0] for number in self.classes.values()}
-        for number, (bad, times) in enumerate(self.tallies):
-            if not self.cover[number]:
-                counts = rest[self.class_of[number]]
-                counts[0] += bad
-                counts[1] += times
+        rest: Dict[int, List[int]] = {number: [0, 0, 0, 0] for number in self.classes.values()}
+        for number, shares in enumerate(self.shares_of):
+            if not self.cover[number] and not (
+                self.tallies[number][0] and self._is_unproven(self.seen[number])
+            ):
+                for kind, counts in shares:
+                    rest[kind] = _sum(rest[kind], counts)
         return rest
 
+    def _is_unproven(self, one: Observation) -> bool:
+        """True if an end was good with nobody in this slot, so that it may be faulty itself."""
+        slots = (_OUT, _IN) if one.directed else (_ANY, _ANY)
+        return not all(
+            self.ports[one.plane, node].good[slot]
+            for node, slot in zip((one.source, one.target), slots)
+        )
+
     def _tally(self, part: _FabricPart, slot: int, own: FrozenSet[int]) -> Counts:
-        """Bad measurements of a slot that no other hypothesis explains, and all, by class."""
+        """What of a slot no other hypothesis explains, by class."""
         well = part.well[slot]
         if well is None:
             well = part.well[slot] = {}
             for number in part.good[slot]:
-                kind = self.class_of[number]
-                well[kind] = (0, well.get(kind, (0, 0))[1] + self.tallies[number][1])
+                for kind, more in self.shares_of[number]:
+                    well[kind] = _sum(well.get(kind, [0, 0, 0, 0]), more)
         counts = dict(well)
         for number in part.bad[slot]:
             if self.cover[number] == (number in own):
-                kind = self.class_of[number]
-                bad, times = counts.get(kind, (0, 0))
-                more_bad, more = self.tallies[number]
-                counts[kind] = (bad + more_bad, times + more)
+                for kind, more in self.shares_of[number]:
+                    counts[kind] = _sum(counts.get(kind, [0, 0, 0, 0]), more)
         return counts
 
-    def _background(self, kind: int, bad: int = 0, times: int = 0) -> float:
-        """The share of bad measurements of a class that nothing explains, without these."""
-        rest = self.rest[kind] if self.rest else [0, 0]
-        is_rate = self._rates[kind]
-        return background(
-            max(0, rest[0] - bad),
-            max(0, rest[1] - times),
-            AMBIENT_RATE if is_rate else AMBIENT_PING,
-            PRIOR_RATES if is_rate else PRIOR_PINGS,
+    def _background(
+        self, kind: int, without: Optional[Sequence[int]] = None, of_pairs: bool = False
+    ) -> float:
+        """The share of measurements of a class, or of pairs, that are bad and that nothing explains;
+        ``without`` these.
+        """
+        rest = self.rest[kind] if self.rest else [0, 0, 0, 0]
+        place = 2 if of_pairs else 0
+        bad, times = (
+            max(0, rest[one] - (without[one] if without else 0)) for one in (place, place + 1)
         )
+        if of_pairs or not self._rates[kind]:
+            return background(bad, times, AMBIENT_PING, PRIOR_PINGS)
+        return background(bad, times, AMBIENT_RATE, PRIOR_RATES)
 
     def _chance(
-        self, part: _FabricPart, slots: Sequence[int], own: FrozenSet[int] = frozenset()
+        self,
+        part: _FabricPart,
+        slots: Sequence[int],
+        own: FrozenSet[int] = frozenset(),
+        by_pair: bool = False,
     ) -> float:
         """Expected number of healthy parts of this sort that look as bad as the worst slot. Both
-        directions of a pair may share a reason, so slots are not multiplied.
+        directions of a pair may share a reason, so slots are not multiplied. ``by_pair`` counts each
+        pair once, since a single bad pair is bad whenever it is measured.
         """
+        mine: Dict[int, List[int]] = {}
+        if not own:
+            for slot in range(3):
+                for kind, counts in self._tally(part, slot, own).items():
+                    mine[kind] = _sum(mine.get(kind, [0, 0, 0, 0]), counts)
         least = 1.0
         for slot in slots:
-            counts = self._tally(part, slot, own)
-            bad, times = (sum(one[place] for one in counts.values()) for place in (0, 1))
+            tally = self._tally(part, slot, own)
+            bad, times, sick, pairs = (
+                sum(counts[place] for counts in tally.values()) for place in range(4)
+            )
             if not bad:
                 continue
             expected = sum(
-                one[1] * self._background(kind, *((0, 0) if own else one))
-                for kind, one in counts.items()
+                counts[1] * self._background(kind, mine.get(kind)) for kind, counts in tally.items()
             )
-            least = min(least, tail(bad, times, expected / times))
+            chance = tail(bad, times, expected / times)
+            # A pair that is bad at times is no bad link.
+            at_times = sum(
+                self.cover[number] == (number in own)
+                and self.tallies[number][0] < self.tallies[number][1]
+                for number in part.bad[slot]
+            )
+            if by_pair and not (part.scope == INTERFACE and at_times >= LEAST_PARTNERS):
+                likely = sum(
+                    counts[3] * self._background(kind, mine.get(kind), of_pairs=True)
+                    for kind, counts in tally.items()
+                )
+                chance = max(chance, tail(sick, pairs, likely / pairs))
+                if part.scope != INTERFACE and bad < 2 * expected:
+                    chance = 1.0  # paths are not all loaded alike
+            least = min(least, chance)
         among = len(self.groups_of[part.plane] - {""})
         like_it = (
             self.ports_on[part.plane]
@@ -570,11 +627,28 @@ class _Localiser:
             alike = sum(share >= HALF * max(shares) for share in shares)
             if max(shares) < GROUP_SHARE or alike < MOST_MEMBERS * len(shares):
                 return None
-        chance = self._chance(whole, slots, own)
+        chance = max(self._chance(whole, slots, own, by_pair=True), self._by_members(whole))
         if chance > self.by_chance:
             return None
         gain = len([number for slot in slots for number in bad[slot]])
         return _Hypothesis(whole, GROUP, gain, slots, tuple(sorted(partners)), chance=chance)
+
+    def _by_members(self, whole: _FabricPart) -> float:
+        """Expected number of groups whose members are all faulty by themselves, as often as nodes of
+        other groups are.
+        """
+        group = whole.names[0]
+        others = [
+            port
+            for (plane, node), port in self.ports.items()
+            if plane == whole.plane and self.groups.get(node) != group
+        ]
+        faulty = sum(
+            any(port.bad[slot] and not port.good[slot] for slot in range(3)) for port in others
+        )
+        members = len(self.members[whole.plane, group])
+        groups = len(self.groups_of[whole.plane] - {""})
+        return groups * (faulty / max(1, len(others))) ** (MOST_MEMBERS * members)
 
     def _share_of(self, part: _FabricPart) -> Optional[_Hypothesis]:
         """The hypothesis that a part is faulty at times: bad with several healthy partners, more
@@ -593,11 +667,15 @@ class _Localiser:
         if not slots:
             return None
         chosen = tuple(slots)
-        chance = self._chance(part, chosen)
+        chance = self._chance(part, chosen, by_pair=True)
         if chance > self.by_chance:
             return None
         numbers = [number for slot in chosen for number in bad[slot]]
         if part.scope == PATH:
+            # A single bad pair is no path, however often it is measured.
+            firm = [number for number in numbers if self.seen[number].bad]
+            if len({_ends(self.seen[number]) for number in firm}) < MANY_LINKS:
+                return None
             return self._path_hypothesis(part, len(numbers), chosen, numbers, chance)
         partners = self._healthy_partners(part, chosen, bad)
         if len(partners) < MANY_LINKS or not self._comes_and_goes(part, chosen):
@@ -643,7 +721,8 @@ class _Localiser:
             if len(paths) < LEAST_PARTNERS or 2 * len(sure) < len(numbers):
                 return None
         if seen[True]:
-            share, least = ALONE, SPREAD
+            share = PERHAPS_ALONE if self.groups_of[part.plane] == {""} else ALONE
+            least = SPREAD
         else:
             share, least = STRAY, STRAY
         # What is as often bad within groups is not the network between them.
@@ -651,7 +730,7 @@ class _Localiser:
             share,
             *(
                 2 * self._background(kind)
-                for (plane, directed, relation), kind in self.classes.items()
+                for (plane, directed, relation, _few), kind in self.classes.items()
                 if plane == part.plane and directed == bool(seen[True]) and relation == SAME
             ),
             0.0,
@@ -795,16 +874,30 @@ class _Localiser:
 
     def _stands_alone(self, part: _FabricPart, slots: Sequence[int]) -> bool:
         """False if the retest, with few pairs at once, does not show the path bad: in the first
-        pass, pairs that share an uplink are slow together.
+        pass, pairs that share an uplink are slow together. What is never slow elsewhere is no
+        matter of load.
         """
         if not self.is_retested or _ANY in slots:
             return True
         numbers = [number for slot in slots for number in (*part.bad[slot], *part.good[slot])]
         bad, times = (sum(self.tallies[number][place] for number in numbers) for place in (0, 1))
+        if bad >= HALF * times and self._others_are_clean(part, slots):
+            return True
         bad_again, times_again = (
             sum(self.seen[number].again[place] for number in numbers) for place in (0, 1)
         )
         return times_again >= LEAST_PARTNERS and bad_again * times >= HALF * bad * times_again
+
+    def _others_are_clean(self, part: _FabricPart, slots: Sequence[int]) -> bool:
+        """True if other paths of the plane are good under the load of the first pass."""
+        own = {number for slot in slots for number in (*part.bad[slot], *part.good[slot])}
+        bad = times = 0
+        for number, one in enumerate(self.seen):
+            if one.plane == part.plane and one.directed and number not in own:
+                if _is_between(self.groups, one):
+                    bad += self.tallies[number][0] - one.again[0]
+                    times += self.tallies[number][1] - one.again[1]
+        return times >= LEAST_STRAY and bad <= CLEAN * times
 
     # ---- the causes ----
 
@@ -963,17 +1056,14 @@ class _Localiser:
         """True if so many pairs of this class are slow without a reason that this one proves
         nothing.
         """
-        one = self.seen[number]
-        kind = self.class_of[number]
-        bad, times = one.tally
-        share = self._background(kind, bad, times)
-        measured = self.rest[kind][1] if self.rest else 0
+        shares = self.shares_of[number]
+        measured = sum(self.rest[kind][1] for kind, _counts in shares) if self.rest else 0
         return (
             self.strays
-            and one.kind in ("slow", "latency")
+            and self.seen[number].kind in ("slow", "latency", "loss")
             and measured >= LEAST_STRAY
-            and share > CLEAN
-            and tail(bad, times, share) * measured > self.by_chance
+            and max(self._background(kind, counts) for kind, counts in shares) > CLEAN
+            and self._chance_of_pair(number) > self.by_chance
         )
 
     def _is_folded(self, one: Observation) -> bool:
@@ -1055,7 +1145,16 @@ class _Localiser:
             tuple(sorted(partners)),
             self._observations(against),
             ((plane, *ends),),
+            min(map(self._chance_of_pair, numbers)),
         )
+
+    def _chance_of_pair(self, number: int) -> float:
+        """Expected number of healthy pairs that look as bad as this one."""
+        bad, times = self.tallies[number]
+        shares = self.shares_of[number]
+        expected = sum(counts[1] * self._background(kind, counts) for kind, counts in shares)
+        measured = sum(self.rest[kind][1] for kind, _counts in shares) if self.rest else times
+        return tail(bad, times, expected / times) * measured
 
     def undecided(self) -> List[Cause]:
         """Merge undecided observations that share a candidate into one cause. Equal candidates on
@@ -1148,6 +1247,14 @@ class _Localiser:
             )
             self._partners = PartnerPool(self.seen, candidates | self.faulty, self.groups)
         return self._partners
+
+
+def _sum(counts: Sequence[int], more: Sequence[int]) -> List[int]:
+    return [one + other for one, other in zip(counts, more)]
+
+
+def _is_between(groups: Mapping[str, str], one: Observation) -> bool:
+    return relation_of(groups, one.source, one.target) == OTHER
 
 
 def _other(one: Observation, node: str) -> str:

@@ -76,10 +76,24 @@ class References:
         self.expected: Dict[Kind, Expected] = {}
         #: Hosts that are good within their group, as (plane, host): senders and receivers.
         self.good_within: Tuple[Set[Tuple[str, str]], Set[Tuple[str, str]]] = (set(), set())
-        for kind in sorted(by_kind, key=lambda kind: (kind.relation == OTHER, kind.alone)):
+        order = (SAME, OTHER, UNKNOWN)
+        for kind in sorted(by_kind, key=lambda kind: (order.index(kind.relation), kind.alone)):
             self.expected[kind] = self._expectation(kind, by_kind)
+            if kind.relation == UNKNOWN:
+                self.expected[kind] = self._lenient(kind)
             if kind.relation == SAME:
                 self._know_good(by_kind[kind], self.expected[kind])
+
+    def _lenient(self, kind: Kind) -> Expected:
+        """A host without a group among hosts with one may be in any group, so that its pairs are
+        expected to reach no more than those between groups.
+        """
+        between = [
+            self.expected[one]
+            for one in (kind._replace(relation=OTHER, alone=alone) for alone in (False, True))
+            if one in self.expected and self.expected[one].source == "fleet"
+        ]
+        return min([self.expected[kind], *between], key=lambda one: one.usual or 0.0)
 
     def _know_good(self, legs: Iterable[Leg], expected: Expected) -> None:
         for leg in legs:

@@ -7,6 +7,7 @@ as possible, so that the pairs fit into few rounds. Pure.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple
 
 from .observation import Observation
@@ -174,28 +175,39 @@ class PartnerPool:
         ]
 
     def _disjoint(self, plane: str, near: str, far: str, count: int) -> List[Pair]:
-        """Pairs between two groups, or within one, of nodes that are not suspects."""
+        """Pairs between two groups, or within one, of nodes that are not suspects. Groups of
+        `ELSEWHERE` take turns, in all combinations.
+        """
         pairs: List[Pair] = []
         taken: Set[str] = set()
+        turns: Counter[str] = Counter()
+        combined: Counter[Tuple[str, ...]] = Counter()
         for _turn in range(count):
             ones = (node for node in self._of_groups.get((plane, near), []) if node not in taken)
-            one = min(ones, key=lambda node: (self.loads.get(node, 0), node), default=None)
+            one = min(
+                ones,
+                key=lambda node: (turns[self.groups[node]], self.loads.get(node, 0), node),
+                default=None,
+            )
             if one is None:
                 break
             taken.add(one)
-            met = self.met[(plane, one)]
+            met, own = self.met[(plane, one)], self.groups[one]
 
-            def wanted(node: str, met: Set[str] = met) -> Any:
-                return node in met, self.loads.get(node, 0), node
+            def wanted(node: str, met: Set[str] = met, own: str = own) -> Any:
+                group = self.groups[node]
+                both = tuple(sorted((own, group)))
+                return combined[both], turns[group], node in met, self.loads.get(node, 0), node
 
             others = (
                 node
                 for node in self._of_groups.get((plane, far), [])
-                if node not in taken
-                and (near == far != ELSEWHERE) == (self.groups[node] == self.groups[one])
+                if node not in taken and (near == far != ELSEWHERE) == (self.groups[node] == own)
             )
             other = min(others, key=wanted, default=None)
             if other is not None:
                 taken.add(other)
+                turns.update((own, self.groups[other]))
+                combined.update([tuple(sorted((own, self.groups[other])))])
                 pairs.append(self.take(plane, one, other))
         return pairs

@@ -14,10 +14,12 @@ from . import localise
 from .figures import Echo, Figures, Leg, Missed, Passes, gather
 from .documents import Plan
 from .groups import inferred_groups
-from .localise import Cause
+from .localise import TOLERATED, Cause
 from .observation import KINDS, Observation, Observed, latency_limits, merged, observe, usual_delays
 from .references import Expected, Kind, References
 
+#: Expected number of healthy parts named by the sensitive comparison.
+_SURE = 0.01
 PING, IPERF = "ping_mesh", "iperf3_pairs"
 CHECKS = (PING, IPERF)
 
@@ -327,7 +329,7 @@ class View:
                     repeated=localise.repeated(cause, repeats, self.groups),
                     slight=True,
                 )
-                for cause in localise.localise(seen, self.groups)
+                for cause in localise.localise(seen, self.groups, _SURE)
                 if cause.scope in ("node", "interface", "path", "group")
             ]
         return found
@@ -384,7 +386,9 @@ class View:
 
     def _with_other_check(self, explained: Explained) -> Explained:
         """Mark causes that only one check finds blocked, with the other check's observations there."""
-        if explained.kind != "blocked" or explained.repeated is False:
+        # Where a share of the paths is blocked, iperf3 may take another path than the pings.
+        is_share = explained.cause.scope == "path" and explained.cause.share < 1 - TOLERATED
+        if explained.kind != "blocked" or explained.repeated is False or is_share:
             return explained
         if explained.check == IPERF:
             echoes = [
