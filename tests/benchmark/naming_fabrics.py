@@ -31,6 +31,7 @@ def save(directory: Path, name: str, seed: int, outcome) -> None:
         "word": outcome.word,
         "why": outcome.why,
         "lines": outcome.lines,
+        "truth": str(outcome.truth),
         "mesh": outcome.judged.document,
         "findings": [finding.to_dict() for _check, finding in outcome.judged.findings],
         "passes": outcome.passes,

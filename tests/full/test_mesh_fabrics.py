@@ -22,7 +22,26 @@ from leaf_spine import LeafSpine
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The seed of each fabric: which part is bad, and which pairs are measured.
-SEEDS = {"clos": 1, "clos_unlabelled": 1}
+SEEDS = {
+    "clos": 1,
+    "clos_unlabelled": 1,
+    "oversubscribed_2": 1,
+    "oversubscribed_4": 1,
+    "oversubscribed_2_unlabelled": 1,
+    "oversubscribed_4_unlabelled": 1,
+    "slow_spine": 1,
+    "spine_mtu": 1,
+    "lossy_spine": 1,
+    "slow_uplink": 1,
+    "slow_uplinks": 1,
+    "slow_leaf": 1,
+    "leaf_down": 1,
+    "flapping_host": 11,
+    "lossy_host": 1,
+    "slow_host": 1,
+}
+#: Where the hash decides which pairs meet the fault, the figures may leave the place undecided.
+HASHED = ("slow_spine", "spine_mtu", "lossy_spine", "slow_uplink")
 
 
 @pytest.fixture
@@ -50,7 +69,8 @@ def test_a_fabric_is_judged_right(name, machine):
             assert not fabric.listening(host)
         # Healed, the fabric has no fault left: the flapping has ended, and each rate is restored.
         assert fabric.dropped() == 0 and not fabric.flappers
-    assert outcome.word in ("named", "undecided"), (outcome.why, outcome.lines)
+    right = ("named", "undecided") if name in HASHED else ("named",)
+    assert outcome.word in right, (outcome.why, outcome.lines)
     assert not fabric.directory.exists()
 
 

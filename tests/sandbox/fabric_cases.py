@@ -63,6 +63,7 @@ class Outcome(NamedTuple):
     word: str
     why: str
     lines: List[str]
+    truth: Truth
     judged: object
     plans: list
     passes: list
@@ -157,13 +158,16 @@ CASES = {
 
 def run_case(fabric: LeafSpine, facts, case: Case, seed: int, **how) -> Outcome:
     """Inflict a case on a healthy fabric of its settings, measure and judge, and heal it again."""
-    rng = random.Random(seed)
+    rng = random.Random(f"fabric {seed}")
     truth = case.inflict(fabric, rng)
+    # Bad in the odd rounds, or in the even ones.
+    ahead = rng.randrange(2)
 
     def flap(plan):
         if plan["pairs"]:
-            first = plan["start"] + plan["pairs"]["offset"]
-            fabric.flap(truth.host, case.flaps, first, plan["pairs"]["period"])
+            period = plan["pairs"]["period"]
+            first = plan["start"] + plan["pairs"]["offset"] - ahead * period
+            fabric.flap(truth.host, case.flaps, first, period)
 
     passes = []
     try:
@@ -179,7 +183,7 @@ def run_case(fabric: LeafSpine, facts, case: Case, seed: int, **how) -> Outcome:
     finally:
         fabric.heal()
     word, why = classify(judged, truth)
-    return Outcome(word, why, _lines(judged), judged, plans, passes)
+    return Outcome(word, why, _lines(judged), truth, judged, plans, passes)
 
 
 def measure_case(case: Case, seed: int, **how) -> Outcome:
