@@ -9,6 +9,7 @@ One seed each; tests/benchmark/naming_fabrics.py runs all fabrics over many seed
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 from collections import Counter
@@ -44,38 +45,41 @@ SEEDS = {
 HASHED = ("slow_spine", "spine_mtu", "lossy_spine", "slow_uplink")
 
 
-@pytest.fixture
-def machine():
-    """The machine's own namespaces and shapers are the same before and after."""
+def listed(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@contextlib.contextmanager
+def fabric_of(**settings):
+    """A running fabric; nothing of it may be left on the machine."""
     if obstacle():
         pytest.skip(obstacle())
-
-    def look():
-        commands = (["ip", "netns", "list"], ["ip", "-o", "link"], ["tc", "qdisc", "show"])
-        return [subprocess.run(one, capture_output=True, check=True).stdout for one in commands]
-
-    before = look()
-    yield
-    assert look() == before
+    with LeafSpine(**settings) as fabric:
+        supervisor = fabric.supervisor
+        yield fabric
+    assert not fabric.directory.exists() and not Path(f"/proc/{supervisor}").exists()
+    namespaces = {line.split()[0] for line in listed("ip", "netns", "list").splitlines() if line}
+    assert namespaces.isdisjoint([*fabric.hosts, *fabric.routers])
+    links = listed("ip", "-o", "link") + listed("tc", "qdisc", "show")
+    assert not [host for host in fabric.hosts if f"eth1-{host}" in links]
 
 
 @pytest.mark.parametrize("name", SEEDS)
-def test_a_fabric_is_judged_right(name, machine):
+def test_a_fabric_is_judged_right(name):
     case = CASES[name]
-    with LeafSpine(**case.settings) as fabric:
+    with fabric_of(**case.settings) as fabric:
         outcome = run_case(fabric, facts_of(fabric, fabric.hosts), case, SEEDS[name])
         for host in fabric.hosts:
             assert not [program for _pid, program in fabric.processes(host) if program != "sshd"]
             assert not fabric.listening(host)
-        # Healed, the fabric has no fault left: the flapping has ended, and each rate is restored.
+        # Healed, the fabric has no fault left, and nothing switches rates any more.
         assert fabric.dropped() == 0 and not fabric.flappers
     right = ("named", "undecided") if name in HASHED else ("named",)
     assert outcome.word in right, (outcome.why, outcome.lines)
-    assert not fabric.directory.exists()
 
 
-def test_a_slow_host_in_a_hashed_fabric_is_named_over_ssh(machine, tmp_path):
-    with LeafSpine(hosts=8, racks=2, spines=4, uplink_mbit=100) as fabric:
+def test_a_slow_host_in_a_hashed_fabric_is_named_over_ssh(tmp_path):
+    with fabric_of(hosts=8, racks=2, spines=4, uplink_mbit=100) as fabric:
         fabric.slow_sender("gpu03", "eth1", 25)
         given = {
             "preflight_report_dir": str(tmp_path),
@@ -92,9 +96,7 @@ def test_a_slow_host_in_a_hashed_fabric_is_named_over_ssh(machine, tmp_path):
 
 @pytest.fixture(scope="module")
 def four():
-    if obstacle():
-        pytest.skip(obstacle())
-    with LeafSpine(hosts=4, racks=2, spines=2, uplink_mbit=50) as made:
+    with fabric_of(hosts=4, racks=2, spines=2, uplink_mbit=50) as made:
         yield made
 
 

@@ -50,6 +50,13 @@ class LeafSpine(Cluster):
     def rack_names(self) -> list:
         return sorted(set(self.racks.values()))
 
+    @property
+    def routers(self) -> list:
+        """Names of the routers' namespaces."""
+        return [f"leaf-{rack}" for rack in self.rack_names] + [
+            f"spine-{spine}" for spine in self.spines
+        ]
+
     def hosts_of(self, rack) -> list:
         return [host for host in self.hosts if self.racks[host] == rack]
 
