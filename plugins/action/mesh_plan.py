@@ -13,6 +13,7 @@ import uuid
 from ansible import constants as C
 from ansible import context
 from ansible.errors import AnsibleError
+from ansible.module_utils.parsing.convert_bool import boolean
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.iperf3_pairs import (
@@ -24,6 +25,11 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.d
     read_facts,
     read_plan,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.launch import (
+    Launch,
+    estimate_launch,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.rails import AUTO
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.view import (
     CHECKS,
     IPERF,
@@ -40,7 +46,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
 _OPTIONS: dict[str, dict[str, t.Any]] = {
     "checks": {"type": "list", "elements": "str", "default": []},
     "rounds": {"type": "raw", "default": 5},
-    "together": {"type": "bool", "default": False},
+    "together": {"type": "raw", "default": "auto"},
     "seed": {"type": "int"},
     "group_by": {"type": "list", "elements": "str", "default": ["rack", "switch", "zone"]},
     "confirm": {"type": "bool", "default": True},
@@ -59,11 +65,6 @@ _FROZEN = ("checks", "rounds", "together", "seed", "group_by", "confirm", "optio
 #: The result for a retest that measures nothing.
 _NO_PASS: dict[str, t.Any] = {"plan": None, "shares": {}, "goes_on": False}
 
-#: Shortest time in seconds from a plan to its first window, and the time to dispatch a task to a
-#: fork: 5 to 15 milliseconds, measured with ansible-core 2.18 and 2.19.
-_LEAST_LEAD, _DISPATCH = 5.0, 0.02
-#: Average share of busy forks from which the controller, not the hosts, limits the speed.
-_BUSY = 0.7
 #: Seconds after the last window until every host has saved its last reading.
 _ENDING = 1.0
 
@@ -123,10 +124,11 @@ class ActionModule(_once.Once):
         interfaces = {
             host: own["wanted"] for host, own in facts.items() if own and own.get("wanted")
         }
-        lead = lead_of(facts, time.time(), _forks())
-        settings = settings._replace(lead_seconds=lead, interfaces=interfaces)
-        made = plan.make(without_duplicates(facts), settings, time.time(), uuid.uuid4().hex)
-        return self._returned(made, lead)
+        launch = estimate_launch(facts, time.time(), _forks())
+        settings = settings._replace(lead_seconds=launch.lead, interfaces=interfaces)
+        taking_part = without_late(without_duplicates(facts), launch)
+        made = plan.make(taking_part, settings, time.time(), uuid.uuid4().hex)
+        return self._returned(made, launch.lead)
 
     def _follow_up(
         self, options: dict[str, t.Any], variables: dict[str, t.Any]
@@ -145,9 +147,10 @@ class ActionModule(_once.Once):
             first, {host: (answer or {}).get("mesh") or {} for host, answer in answers}
         )
         facts = _facts(raws, options["facts"])
-        # Fewer hosts are started in less time.
-        part = len({host for _plane, *ends in wanted for host in ends}) / max(1, len(facts))
-        lead = max(_LEAST_LEAD, part * lead_of(facts, time.time(), _forks()))
+        # Fewer hosts are started in less time, but each is handed a task.
+        ends = {host for _plane, *hosts in wanted for host in hosts}
+        started = {host: own for host, own in facts.items() if host in ends}
+        lead = estimate_launch(started, time.time(), _forks(), len(facts)).lead
         made = plan.follow_up(first, wanted, time.time(), lead) if wanted else None
         return self._returned(made, lead, "mesh retest") if made else dict(_NO_PASS)
 
@@ -161,7 +164,12 @@ class ActionModule(_once.Once):
         }
         description = plan.describe(made)
         if shares:
-            screen.show(f"{title}: {plan.plan_text(description)}, starts in {lead:.0f} s")
+            peers = (made["ping"] or {}).get("peers_limit")
+            few = f", only {peers} ping peers each so that pings take a minute" if peers else ""
+            screen.show(f"{title}: {plan.plan_text(description)}{few}, starts in {lead:.0f} s")
+            if len(made["planes"]) > 1 and title == "mesh":
+                order = "at the same time" if made["together"] else "in turn"
+                screen.show(f"{title}: networks {order} ({made['together_why']})")
         return {
             "plan": made,
             "shares": shares,
@@ -229,7 +237,7 @@ def settings_of(options: dict[str, t.Any]) -> plan.MeshSettings:
         checks=[name for name in CHECKS if name in names],
         rounds=of_plan.get("rounds", _rounds(options["rounds"])),
         plane_class=of_plan.get("plane"),
-        together=options["together"],
+        together=_together(options["together"]),
         seed=options["seed"] if options["seed"] is not None else int(time.time()),
         options=of_checks,
     )
@@ -249,6 +257,16 @@ def _options_of(name: str, given: t.Any) -> tuple[dict[str, t.Any], dict[str, t.
 def _rounds(given: t.Any) -> t.Any:
     """The number of rounds; a template returns it as text."""
     return int(given) if isinstance(given, str) and given.isdecimal() else given
+
+
+def _together(given: t.Any) -> bool | str:
+    """``auto``, or a truth value in any of Ansible's spellings; ValueError for others."""
+    if isinstance(given, str) and given.strip().lower() == AUTO:
+        return AUTO
+    try:
+        return bool(boolean(given))
+    except TypeError as error:
+        raise ValueError(f"together: {given!r} is invalid; expected true, false or auto") from error
 
 
 def _forks() -> int:
@@ -291,25 +309,17 @@ def without_duplicates(facts: dict[str, HostFacts | None]) -> dict[str, HostFact
     return found
 
 
-def lead_of(facts: dict[str, HostFacts | None], now: float, forks: int) -> float:
-    """Seconds to leave for starting the hosts: the time in which all hosts returned their facts,
-    without the time in which they sampled their GPUs.
-    """
-    answered = [own for own in facts.values() if own and own.get("clock")]
-    whole = plan.lead(facts, now)
-    if not answered:
-        return whole
-    spent = sum(own["clock"]["answered"] - own["clock"]["asked"] for own in answered)
-    took = max(own["clock"]["answered"] for own in answered) - min(
-        own["clock"]["asked"] for own in answered
-    )
-    if spent < _BUSY * took * min(forks, len(answered)):
-        # The controller was the limit, not the hosts.
-        return whole
-    watched = sum(
-        min(
-            max(own.get("gate_seconds", 0.0), 0.0), own["clock"]["answered"] - own["clock"]["asked"]
+def without_late(facts: dict[str, HostFacts | None], launch: Launch) -> dict[str, HostFacts | None]:
+    """The facts without those of hosts that would be started too late for the plan, with why."""
+    found = dict(facts)
+    for host, seconds in launch.left_out.items():
+        message = (
+            f"it took {seconds:.0f} s to answer, the median of the hosts is {launch.usual:.1f} s: it "
+            "would be started too late"
         )
-        for own in answered
-    )
-    return max(_LEAST_LEAD, whole * (1 - watched / spent), _DISPATCH * len(answered))
+        found[host] = {
+            **(facts[host] or {}),
+            "interfaces": [],
+            "error": {"reason": "late", "message": message},
+        }
+    return found

@@ -75,9 +75,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 mesh:
-  description: The interfaces, iperf3 and fping, findings against using the host (busy), and the
-    seconds by which its clock is ahead of the controller's (clock; null with clock_error when it
-    could not be read).
+  description: The interfaces, iperf3 and fping, findings against using the host (busy), its switch
+    or block of a cloud where it can tell (topology), and the seconds by which its clock is ahead of
+    the controller's (clock; null with clock_error when it could not be read).
   type: dict
   returned: always
   sample:
@@ -87,7 +87,9 @@ mesh:
     iperf3: {path: /usr/bin/iperf3, version: "3.12"}
     fping: {path: /usr/bin/fping, version: "5.1"}
     busy: []
-    clock: {offset_seconds: 0.013, uncertainty_seconds: 0.03, asked: 1732145600.1, answered: 1732145600.9}
+    topology: {source: lldp, group: "leaf01 (0c:42:a1:00:00:01)"}
+    clock: {offset_seconds: 0.013, uncertainty_seconds: 0.03, base_seconds: 1731900000.2, asked: 1732145600.1,
+            answered: 1732145600.9}
 """
 
 import contextlib

@@ -35,9 +35,12 @@ options:
     type: raw
     default: 5
   together:
-    description: Whether all networks are measured at once instead of one after the other.
-    type: bool
-    default: false
+    description:
+      - Whether all networks are measured at the same time instead of one after the other.
+      - V(auto) measures them at the same time where each host shows that its network cards have
+        PCIe root ports of their own, and two cores for each network.
+    type: raw
+    default: auto
   seed:
     description: Seed for the choice of partners, to repeat a plan; the time when not given. The
       plan has the seed that was used.
@@ -45,7 +48,8 @@ options:
   group_by:
     description:
       - Names of inventory variables that tell where a host is. The first one that any host has
-        forms the groups.
+        forms the groups. Hosts without it are grouped by what M(autopilot.gpu.mesh_facts) found out
+        about their place in the network.
       - Rounds then alternate between pairs within groups and pairs across groups.
     type: list
     elements: str

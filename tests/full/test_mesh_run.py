@@ -21,6 +21,10 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh.clock_base import (
+    clock_base,
+)
+
 from controller import ROOT, linked
 from module_call import call
 
@@ -122,16 +126,19 @@ class Cable:
         assert started.get("state") == "started", started
         return started
 
-    def start_together(self, windows, run="r1", later=None, **how):
+    def start_together(self, windows, run="r1", later=None, bases=None, **how):
         """Start several hosts, by host its windows, so that all are in time; returns the process
-        ids by host and when the run begins.
+        ids by host and when the run begins. ``bases``: by host the base of its clock in the plan.
         """
         for ahead in (1.5, 6.0, 20.0):
             start = time.time() + ahead
             pids = {
                 host: self.start(
                     host,
-                    share(host, *own, run=run, start=start + (later or {}).get(host, 0)),
+                    dict(
+                        share(host, *own, run=run, start=start + (later or {}).get(host, 0)),
+                        clock_base=(bases or {}).get(host),
+                    ),
                     **how,
                 )["pid"]
                 for host, own in windows.items()
@@ -456,6 +463,20 @@ def test_a_server_that_comes_later_than_its_client_is_measured_all_the_same(cabl
     client, server = cable.collect("a")["windows"][0], cable.collect("b")["windows"][0]
     assert all("bits_per_second" in leg for leg in client["legs"].values()), client
     assert min(client["hello"]["heard"], server["hello"]["heard"]) >= 1
+
+
+def test_a_host_whose_clock_was_set_meets_its_partner_all_the_same(cable):
+    """When the plan was made, the clock of b was 3 s behind what it is now."""
+    cable.start_together(
+        {"a": [pair("a", "client")], "b": [pair("b", "server")]},
+        later={"b": -3.0},
+        bases={"b": clock_base() - 3.0},
+    )
+    readings = {host: cable.collect(host) for host in "ab"}
+    assert all("bits_per_second" in leg for leg in readings["a"]["windows"][0]["legs"].values())
+    assert readings["b"]["clock_moved_seconds"] == pytest.approx(3.0, abs=0.2)
+    assert readings["b"]["clock_corrected"] is True
+    assert readings["a"]["clock_moved_seconds"] == pytest.approx(0.0, abs=0.2)
 
 
 # ---- ends ----

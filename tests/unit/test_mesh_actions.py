@@ -6,10 +6,20 @@ takes.
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+
 import pytest
 
 from ansible_collections.autopilot.gpu.plugins.action import mesh_facts, mesh_plan
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.launch import (
+    estimate_launch,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh.clock_base import (
+    clock_base,
+)
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import hosts as _hosts
 
 
@@ -26,6 +36,20 @@ def test_the_clock_is_that_of_the_quickest_exchange(exchanges, offset, uncertain
     assert mesh_facts.best_of(exchanges) == pytest.approx(
         {"offset_seconds": offset, "uncertainty_seconds": uncertainty}
     )
+
+
+def test_the_base_of_the_clock_is_that_of_the_quickest_exchange():
+    exchanges = [(100.0, 104.0, 102.0, 3.0), (102.0, 105.05, 102.1, 3.5), (103.0, 106.3, 104.0)]
+    assert mesh_facts.best_of(exchanges)["base_seconds"] == 3.5
+
+
+def test_the_program_for_the_host_prints_both_clocks():
+    printed = subprocess.run(
+        [sys.executable, "-c", mesh_facts._PROGRAM], capture_output=True, text=True, check=True
+    ).stdout
+    assert mesh_facts.read(printed) == pytest.approx(time.time(), abs=60)
+    base = mesh_facts.read(printed) - mesh_facts.read(printed, "boot")
+    assert base == pytest.approx(clock_base(), abs=1)
 
 
 @pytest.mark.parametrize(
@@ -80,13 +104,28 @@ def test_without_options_both_checks_are_planned():
     assert (made.checks, made.rounds, made.together, made.plane_class) == (
         ["ping_mesh", "iperf3_pairs"],
         5,
-        False,
+        "auto",
         None,
     )
     assert (
         made.options["ping_mesh"]["count"] == 20
         and made.options["iperf3_pairs"]["ports"] == "5200-5299"
     )
+
+
+@pytest.mark.parametrize(
+    "given, together",
+    [
+        (True, True),
+        ("True", True),
+        ("no", False),
+        (False, False),
+        ("auto", "auto"),
+        ("Auto ", "auto"),
+    ],
+)
+def test_networks_together_in_turn_or_as_the_hosts_can(given, together):
+    assert settings(together=given).together == together
 
 
 def test_names_of_other_checks_and_their_options_are_passed_over():
@@ -129,7 +168,7 @@ def test_rounds_may_come_as_text_and_a_list_too():
         ({"rounds": 0}, "rounds: 0 is invalid; expected a positive integer or 'all'"),
         ({"rounds": "some"}, "rounds: 'some' is invalid; expected a positive integer or 'all'"),
         ({"checks": ["pings"]}, "checks: unsupported check 'pings' (did you mean 'ping'?)"),
-        ({"together": "perhaps"}, "together: 'perhaps' is invalid; expected true or false"),
+        ({"together": "perhaps"}, "together: 'perhaps' is invalid; expected true, false or auto"),
         (
             {"options": {"iperf3": {}}},
             "options: unsupported check 'iperf3' (did you mean 'iperf'?)",
@@ -235,9 +274,7 @@ def test_starting_is_given_what_asking_took_without_the_gate():
         f"gpu{number}": host(4.0 * (number // 2), 4.0 * (number // 2) + 4.0, 3.0)
         for number in range(8)
     }
-    whole = mesh_plan.plan.lead(facts, 100.0)
-    assert whole > 16
-    assert mesh_plan.lead_of(facts, 100.0, forks=2) == pytest.approx(whole / 4)
+    assert estimate_launch(facts, 100.0, forks=2).lead == pytest.approx(1.2 * 16 / 4 + 3)
 
 
 def test_a_controller_that_is_the_limit_is_given_as_long_again():
@@ -245,28 +282,97 @@ def test_a_controller_that_is_the_limit_is_given_as_long_again():
     gate it would take as long.
     """
     facts = {f"gpu{number}": host(float(number), number + 2.0, 1.9) for number in range(100)}
-    assert mesh_plan.lead_of(facts, 200.0, forks=50) == mesh_plan.plan.lead(facts, 200.0) > 100
+    assert estimate_launch(facts, 200.0, forks=50).lead == pytest.approx(1.2 * 100 + 3)
+    assert mesh_plan.plan.lead(facts, 200.0) == pytest.approx(1.2 * 100 + 3)
 
 
 def test_many_hosts_are_given_the_time_to_hand_out_as_many_tasks():
     facts = {f"gpu{number}": host(0.0, 3.0, 2.9) for number in range(1000)}
-    assert mesh_plan.lead_of(facts, 100.0, forks=1000) == pytest.approx(20.0)
-    assert (
-        mesh_plan.lead_of(
-            {"gpu1": None, "gpu2": {"clock": None, "gate_seconds": 1.0}}, 100.0, forks=5
-        )
-        == 5.0
-    )
+    assert estimate_launch(facts, 100.0, forks=1000).lead == pytest.approx(1.2 * 20 + 3)
+    silent = {"gpu1": None, "gpu2": {"clock": None, "gate_seconds": 1.0}}
+    assert estimate_launch(silent, 100.0, forks=5).lead == 5.0
 
 
 @pytest.mark.parametrize("watched", [None, 0.0, 0, -1e9, 1e29])
 def test_what_one_host_says_of_its_gate_counts_for_no_more_than_its_answer_took(watched):
     facts = {f"gpu{number}": host(float(number), number + 8.0, 0.0) for number in range(8)}
-    usual = mesh_plan.lead_of(facts, 100.0, forks=8)
+    usual = estimate_launch(facts, 100.0, forks=1).lead
     facts["gpu0"].pop("gate_seconds")
     if watched is not None:
         facts["gpu0"]["gate_seconds"] = watched
-    assert usual * 7 / 8 <= mesh_plan.lead_of(facts, 100.0, forks=8) <= usual
+    assert usual * 7 / 8 <= estimate_launch(facts, 100.0, forks=1).lead <= usual
+
+
+def asked_in_turn(seconds, forks, silent=0.0):
+    """The facts of hosts that take these seconds each (None: unreachable for ``silent`` seconds),
+    asked in turn by as many forks.
+    """
+    free = [0.01 * fork for fork in range(forks)]
+    facts = {}
+    for number, took in enumerate(seconds):
+        asked = min(free)
+        free[free.index(asked)] = asked + (silent if took is None else took)
+        facts[f"gpu{number}"] = None if took is None else host(asked, asked + took, 0.0)
+    return facts
+
+
+def test_one_host_that_hangs_costs_the_others_nothing():
+    usual = asked_in_turn([1.0] * 64, forks=10)
+    hanging = asked_in_turn([1.0] * 30 + [100.0] + [1.0] * 33, forks=10)
+    launch = estimate_launch(hanging, 300.0, forks=10)
+    assert launch.lead == pytest.approx(estimate_launch(usual, 300.0, forks=10).lead, abs=1.5)
+    assert launch.left_out == {"gpu30": pytest.approx(100.0)}
+    # A host that can still reach most rounds takes part, and nobody waits for it.
+    slow = asked_in_turn([1.0] * 30 + [20.0] + [1.0] * 33, forks=10)
+    launch = estimate_launch(slow, 300.0, forks=10)
+    assert launch.lead < 15 and launch.left_out == {}
+
+
+def test_hosts_that_would_hold_up_the_start_of_the_others_are_left_out():
+    seconds = [15.0 if number % 8 == 0 else 1.0 for number in range(256)]
+    launch = estimate_launch(asked_in_turn(seconds, forks=10), 900.0, forks=10)
+    assert set(launch.left_out) == {f"gpu{number}" for number in range(0, 256, 8)}
+    assert launch.lead == pytest.approx(1.2 * 224 / 10 + 3, abs=2)
+
+
+def test_a_fleet_of_which_many_are_slow_is_waited_for():
+    seconds = [20.0 if number % 2 else 1.0 for number in range(16)]
+    launch = estimate_launch(asked_in_turn(seconds, forks=16), 900.0, forks=16)
+    assert launch.left_out == {} and launch.lead == pytest.approx(1.2 * 20 + 3)
+
+
+def test_unreachable_hosts_leave_no_idle_time():
+    seconds = [None if number % 10 == 0 else 1.0 for number in range(1024)]
+    facts = asked_in_turn(seconds, forks=10, silent=10.0)
+    assert max(own["clock"]["answered"] for own in facts.values() if own) > 180
+    lead = estimate_launch(facts, 1000.0, forks=10).lead
+    assert lead == pytest.approx(1.2 * 921 / 10 + 3, abs=2)
+
+
+def test_reading_the_clock_is_no_part_of_a_start():
+    facts = asked_in_turn([2.0] * 64, forks=4)
+    for own in facts.values():
+        own["clock"]["spent_seconds"] = 0.5
+    assert estimate_launch(facts, 100.0, forks=4).lead == pytest.approx(1.2 * 64 / 4 / 2 + 3)
+
+
+def test_a_retest_of_few_hosts_is_handed_to_all():
+    facts = asked_in_turn([1.0] * 10, forks=10)
+    assert estimate_launch(facts, 100.0, 10).lead == 5.0
+    assert estimate_launch(facts, 100.0, 10, tasks=1000).lead == pytest.approx(1.2 * 20 + 3)
+
+
+def test_a_host_that_would_be_started_too_late_is_left_out_by_name():
+    answers = asked_in_turn([1.0] * 5 + [100.0], forks=6)
+    facts = {host: mesh_plan.read_facts(own) for host, own in answers.items()}
+    launch = estimate_launch(facts, 900.0, forks=6)
+    assert set(launch.left_out) == {"gpu5"}
+    error = mesh_plan.without_late(facts, launch)["gpu5"]["error"]
+    assert error["message"].startswith("it took 100 s to answer, the median of the hosts is 1.0 s")
+    made = plan.make(mesh_plan.without_late(facts, launch), settings(), 1e9, "r")
+    found = {one["host"]: one["finding"] for one in made["left_out"]}["gpu5"]
+    assert (found["code"], found["status"]) == ("not_in_mesh", "unknown")
+    assert "it would be started too late" in found["message"]
 
 
 def test_a_plan_in_a_line():

@@ -714,8 +714,82 @@ def test_the_one_odd_host_is_held_against_the_speed_of_its_link():
     judged, _passes = run(World(slow=slow("gpu03", share=0.2)), odd)
     assert ("gpu03", "eth1", "slow_both_ways", "fail") in said(judged)
     assert said(run(World(slow=slow("gpu03", share=0.5)), odd)[0]) == {
-        ("gpu03", "eth1", "link_speed_differs", "warn")
+        ("gpu03", "eth1", "link_speed_differs", "fail")
     }
+
+
+def speeds_said(found, **settings):
+    """The findings about link speeds: host, status and action."""
+    return [
+        (one["host"], one["finding"]["status"], one["finding"]["action"])
+        for one in planned(found=found, **settings)["findings"]
+        if one["finding"]["code"] == "link_speed_differs"
+    ]
+
+
+HALF, MOST = {"speed": 5_000_000_000}, {"speed": 8_000_000_000}
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ({"gpu03": HALF}, [("gpu03", "fail", "drain_node")]),
+        ({"gpu03": MOST}, [("gpu03", "warn", "fix_configuration")]),
+        # Another network card in one host is no port that trained down.
+        (
+            {
+                **{name: {"model": "15b3:1021"} for name in NAMES},
+                "gpu03": {**HALF, "model": "15b3:101d"},
+            },
+            [("gpu03", "warn", "fix_configuration")],
+        ),
+        (
+            {
+                **{name: {"model": "15b3:1021"} for name in NAMES},
+                "gpu03": {**HALF, "model": "15b3:1021"},
+            },
+            [("gpu03", "fail", "drain_node")],
+        ),
+        ({"gpu03": {**HALF, "model": "15b3:101d"}}, [("gpu03", "fail", "drain_node")]),
+        ({name: HALF for name in NAMES[4:]}, []),
+        ({name: {"speed": 20_000_000_000} for name in NAMES[4:]}, []),
+        ({name: HALF for name in NAMES[5:]}, []),
+    ],
+    ids=[
+        "half",
+        "most",
+        "another card",
+        "the same card",
+        "the others' cards are not known",
+        "two populations",
+        "two populations, half of them faster",
+        "three of eight",
+    ],
+)
+def test_a_port_at_half_speed_or_less_is_a_fault_and_a_population_is_none(changes, expected):
+    assert speeds_said(fleet(changes=changes)) == expected
+
+
+@pytest.mark.parametrize(
+    "slow_hosts, model, status",
+    [(1, None, "fail"), (3, None, "warn"), (3, "15b3:1021", "fail"), (6, None, "warn")],
+)
+def test_many_hosts_at_half_speed_may_be_another_kind_of_host(slow_hosts, model, status):
+    names = [f"gpu{number:02d}" for number in range(1, 33)]
+    found = {name: facts(name) for name in names}
+    for place, name in enumerate(names):
+        found[name]["interfaces"][0].update(
+            {"model": model}, **(HALF if place < slow_hosts else {})
+        )
+    said = {status for _host, status, _action in speeds_said(found, hosts=32)}
+    assert said == {status}
+
+
+def test_all_hosts_of_a_rack_at_half_speed_are_a_matter_of_the_rack():
+    found = fleet(changes={name: HALF for name in NAMES[:2]})
+    assert {status for _host, status, _action in speeds_said(found, racks=4)} == {"warn"}
+    found = fleet(changes={name: HALF for name in NAMES[:1]})
+    assert {status for _host, status, _action in speeds_said(found, racks=4)} == {"fail"}
 
 
 def test_links_that_are_slower_or_of_another_mtu_than_nearly_all_are_told():
@@ -759,6 +833,100 @@ def test_a_direction_without_a_figure_was_not_measured():
     )
 
 
+class Hanging(World):
+    """iperf3 hangs in all windows of these hosts, or of the named rounds, and datagrams arrive."""
+
+    hosts, rounds = (), range(99)
+
+    def _pair(self, plan, plane, number, client, server, host):
+        window = super()._pair(plan, plane, number, client, server, host)
+        if plane == "eth1" and number in self.rounds and {client, server} & set(self.hosts):
+            if "legs" in window:
+                words = "iperf3 did not end within 3.6 s and was killed"
+                window["legs"] = {
+                    way: {"error": {"reason": "timeout", "message": words}} for way in WAYS
+                }
+        return window
+
+
+def hanging(*hosts, rounds=range(99)):
+    world = Hanging()
+    world.hosts, world.rounds = hosts, rounds
+    return world
+
+
+def test_iperf3_that_hangs_is_no_observation_and_is_counted_where_it_hung():
+    judged, passes = run(hanging("gpu04"), planned(planes=1))
+    assert passes == 1, "what was not measured is no suspect"
+    assert said(judged) == {("gpu04", "eth1", "iperf3_hung", "unknown")}
+    finding = findings_of(judged, "gpu04")["iperf3_hung", "unknown"]
+    assert finding.message.startswith(
+        "iperf3 hung in 5 of 5 rounds on eth1 while the handshake passed, with 5 partners: iperf3 "
+        "did not end within 3.6 s"
+    )
+    assert (finding.evidence["hung"], finding.evidence["rounds"]) == (5, 5)
+    missed_pairs = [one for one in judged.document["missed"] if "hung" in one["message"]]
+    assert {one["host"] for one in missed_pairs if one["partner"] == "gpu04"} == set(
+        finding.evidence["partners"]
+    )
+
+
+@pytest.mark.parametrize("hosts, rounds, status", [(1, 1, "warn"), (1, 2, "unknown")])
+def test_one_hang_beside_rates_is_a_warning(hosts, rounds, status):
+    first = planned(planes=1)
+    names = {first["hosts"][end] for end in first["pairs"]["rounds"][0]["pairs"][0][1:]}
+    judged, _passes = run(hanging(*sorted(names)[:hosts], rounds=range(rounds)), first)
+    found = {(code, status) for _host, _plane, code, status in said(judged)}
+    assert ("iperf3_hung", status) in found
+    assert {code for code, _status in found} == {"iperf3_hung"}
+
+
+def with_a_set_clock(corrected, seconds=3.0):
+    """A run in which the clock of gpu04 was set; what is measured at the wrong time meets nobody."""
+    wrong = set() if corrected else {"gpu04"}
+    world = World(blocked=lambda plane, source, target: bool({source, target} & wrong))
+    first = planned(checks=["iperf3_pairs"])
+    readings = world.readings(first)
+    readings["gpu04"].update(clock_moved_seconds=seconds, clock_corrected=corrected)
+    assert judge.second_pass(first, readings) == []
+    return judge.judge([first], [readings])
+
+
+def test_a_clock_that_was_set_is_no_closed_firewall():
+    judged = with_a_set_clock(corrected=False)
+    assert said(judged) == {
+        ("gpu04", None, "clock_moved", "unknown"),
+        ("gpu04", "eth1", "not_measured", "unknown"),
+        ("gpu04", "eth2", "not_measured", "unknown"),
+    }
+    found = findings_of(judged, "gpu04")
+    finding = found["clock_moved", "unknown"]
+    assert finding.message.startswith("clock was set forward by 3.0 s after the mesh read it; ")
+    assert finding.action == "fix_configuration"
+    assert found["not_measured", "unknown"].message.endswith(
+        "gpu04: its clock moved by +3.0 s after it was read"
+    )
+
+
+def test_a_host_that_kept_to_the_plan_is_measured_though_its_clock_was_set():
+    assert said(with_a_set_clock(corrected=True)) == {("gpu04", None, "clock_moved", "warn")}
+    assert said(with_a_set_clock(corrected=True, seconds=-0.2)) == set()
+
+
+def test_packets_that_arrive_in_the_retest_clear_a_silent_first_pass():
+    plans, passes, ends = after_a_dip(0)
+    for readings in passes:
+        silent(readings, "eth1", *ends, 0)
+    silent(passes[1], "eth1", *ends, 0, 1)
+    for host in ends:
+        for window in passes[1][host]["windows"]:
+            if "hello" in window:
+                window["hello"]["heard"] = 5
+    assert "no_path" not in {
+        code for _host, _plane, code, _status in said(judge.judge(plans, passes))
+    }
+
+
 def test_a_warning_does_not_excuse_what_was_not_measured():
     world = World(
         delays={("gpu03", "eth1"): 50.0},
@@ -767,7 +935,7 @@ def test_a_warning_does_not_excuse_what_was_not_measured():
     judged, _passes = run(world, planned())
     assert said(judged) == {
         ("gpu03", "eth1", "high_latency", "warn"),
-        ("gpu03", "eth2", "not_measured", "unknown"),
+        ("gpu03", "eth2", "iperf3_hung", "unknown"),
     }
 
 
@@ -779,7 +947,7 @@ def test_a_fault_on_one_plane_does_not_hide_that_another_was_not_measured():
     judged, _passes = run(world, planned())
     assert said(judged) == {
         ("gpu03", "eth1", "slow_both_ways", "fail"),
-        ("gpu03", "eth2", "not_measured", "unknown"),
+        ("gpu03", "eth2", "iperf3_hung", "unknown"),
     }
 
 
@@ -1104,6 +1272,19 @@ def test_a_host_that_was_only_in_the_mesh_is_judged_by_it():
     assert {node["name"]: node["fit"] for node in document["nodes"] if node["fit"] != "fit"} == {
         "gpu07": "skipped"
     }
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+@pytest.mark.parametrize("is_grouped", [False, True])
+def test_the_summary_has_a_hint_where_hosts_have_no_group(check_mode, is_grouped):
+    first = planned()
+    if not is_grouped:
+        first["groups"] = [""] * 8
+    run = identify_run("r", "preflight", 0.0, 1.0, check_mode)
+    answers = [NodeAnswer(name) for name in first["hosts"]]
+    lines = [line.text for line in console.lines_of(judge_run(run, answers, Policy(), [first]))]
+    hints = [line for line in lines if line.startswith("  mesh: 8 of 8 hosts have no group, ")]
+    assert len(hints) == (not is_grouped)
 
 
 def test_check_mode_keeps_what_is_known_without_running():

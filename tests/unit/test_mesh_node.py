@@ -21,6 +21,9 @@ import pytest
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import busy_gate
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh import share_runner
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh.clock_base import (
+    clock_base,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh.share import (
     accepted_share,
 )
@@ -123,6 +126,7 @@ def test_every_share_of_a_plan_is_accepted(settings):
         (share(start=math.nan), "share.start: nan is invalid"),
         (share(start=NOW + 90000), "share.start: .* is more than a day away"),
         (share(start=NOW - 61), "share.lifetime: 60 s after share.start are already over"),
+        (share(clock_base="boot"), "share.clock_base: 'boot' is invalid; expected a number"),
         (share(lifetime=1e9), "share.lifetime: .* expected a number from 1 to 604800"),
         (share(windows=None), "share.windows: None is invalid; expected a list"),
         (share("ping"), r"share.windows\[0\]: 'ping' is invalid; expected a dictionary"),
@@ -206,6 +210,39 @@ def test_a_window_that_is_over_when_its_turn_comes_is_late():
         key: readings["windows"][0][key] for key in ("kind", "plane", "round", "peer", "side")
     } == {"kind": "pair", "plane": "p", "round": 0, "peer": "b", "side": "client"}
     assert not following.children()
+
+
+def test_a_clock_that_was_set_moves_no_window_and_is_said():
+    """The host was asked when its clock was 3 s behind; since then its clock was set forward."""
+    base = clock_base()
+    planned = share(PAIR, start=time.time() + 5, clock_base=base - 3)
+    accepted = accepted_share(planned, time.time(), base)
+    assert accepted["start"] == pytest.approx(planned["start"] + 3)
+    readings = share_runner.ShareRunner(accepted, TOOLS, Host()).readings()
+    assert readings["clock_moved_seconds"] == pytest.approx(3, abs=0.1)
+    assert readings["clock_corrected"] is True
+
+
+@pytest.mark.parametrize("moved", [-7200, 7200])
+def test_a_share_is_not_moved_by_hours(moved):
+    """A reboot, or a clock that was far off: nobody knows when the pairs meet on this host."""
+    base = clock_base()
+    planned = share(PAIR, start=time.time() + 5, clock_base=base - moved)
+    accepted = accepted_share(planned, time.time(), base)
+    assert accepted["start"] == planned["start"]
+    readings = share_runner.ShareRunner(accepted, TOOLS, Host()).readings()
+    assert readings["clock_moved_seconds"] == pytest.approx(moved, abs=0.1)
+    assert readings["clock_corrected"] is False
+
+
+@pytest.mark.parametrize("given", [{}, {"clock_base": None}], ids=["missing", "unknown"])
+def test_a_share_without_a_base_is_followed_by_the_system_clock(given):
+    planned = share(PAIR, start=time.time() + 5, **given)
+    accepted = accepted_share(planned, time.time(), clock_base())
+    assert accepted["start"] == planned["start"]
+    readings = share_runner.ShareRunner(accepted, TOOLS, Host()).readings()
+    assert readings["clock_moved_seconds"] == pytest.approx(0, abs=0.1)
+    assert readings["clock_corrected"] is True
 
 
 def test_a_node_on_which_another_check_measures_does_not(tmp_path):

@@ -8,6 +8,7 @@ sockets, and that nothing raises.
 from __future__ import annotations
 
 import json
+import pathlib
 
 import pytest
 
@@ -115,6 +116,44 @@ def test_an_interface_has_all_that_a_plan_needs(host):
             }
         ]
     }
+
+
+def test_a_network_card_has_its_model_and_its_place_on_the_pci_bus(host):
+    built = host([link("eth1"), link("bond0")], speeds={"eth1": "100000", "bond0": "100000"})
+    sysfs = pathlib.Path(built.root) / "sys"
+    card = sysfs / "devices/pci0000:15/0000:15:01.0/0000:16:00.0"
+    card.mkdir(parents=True)
+    (card / "vendor").write_text("0x15b3\n")
+    (card / "device").write_text("0x1021\n")
+    (sysfs / "class/net/eth1/device").symlink_to(
+        "../../../devices/" + str(card)[len(str(sysfs)) + 9 :]
+    )
+    first, second = interfaces.interfaces(built)
+    assert (first["model"], first["pci"]) == (
+        "15b3:1021",
+        ["pci0000:15", "0000:15:01.0", "0000:16:00.0"],
+    )
+    assert not {"model", "pci"} & second.keys()
+    (sysfs / "class/net/eth1/address").write_text("aa:aa:aa:aa:aa:aa")
+    assert "model" not in interfaces.interfaces(built)[0], "the sysfs of another namespace"
+
+
+@pytest.mark.parametrize(
+    "cpuinfo, hypervisor, virtual",
+    [
+        ("processor\t: 0\nflags\t\t: fpu vme hypervisor lahf_lm\n", None, True),
+        ("processor\t: 0\nflags\t\t: fpu vme lahf_lm\nbugs\t: hypervisor\n", None, False),
+        ("processor\t: 0\nFeatures\t: fp asimd\n", "xen\n", True),
+        ("processor\t: 0\nFeatures\t: fp asimd\n", None, None),
+        (None, None, None),
+    ],
+)
+def test_a_virtual_machine_is_recognised(tmp_path, cpuinfo, hypervisor, virtual):
+    for path, text in (("proc/cpuinfo", cpuinfo), ("sys/hypervisor/type", hypervisor)):
+        if text:
+            (tmp_path / path).parent.mkdir(parents=True)
+            (tmp_path / path).write_text(text)
+    assert Host(str(tmp_path)).is_virtual() is virtual
 
 
 @pytest.mark.parametrize("mark", ["tentative", "deprecated", "dadfailed", "temporary"])

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from math import exp, lgamma, log
+from math import exp, lgamma, log, sqrt
 
 #: Healthy pairs that are slow for no reason although nothing else loads the network: our own
 #: figure, above what repeated TCP measurements between idle hosts show. Pings of an idle network
@@ -46,8 +46,11 @@ def tail(bad: int, times: int, share: float) -> float:
 
 
 def background(bad: int, times: int, ambient: float, prior: int) -> float:
-    """Estimated probability that a measurement is bad without a fault of its two ends, from ``bad``
-    of ``times`` others. A few others prove little, so the estimate stays above zero: ``prior`` good
-    ones are assumed, unless several are bad.
+    """Probability that a measurement is bad without a fault of its two ends, as ``bad`` of ``times``
+    others suggest, at the upper end of what they leave open. A few others prove little, so the
+    estimate stays above zero: ``prior`` good ones are assumed, unless several are bad.
     """
-    return max(ambient, (bad + 0.5) / (times + (prior if bad < _SEVERAL else 1)))
+    if bad < _SEVERAL:
+        return max(ambient, (bad + 0.5) / (times + prior))
+    share = min(1.0, (bad + 0.5) / (times + 1))
+    return max(ambient, min(1.0, share + 2 * sqrt(share * (1 - share) / (times + 1))))

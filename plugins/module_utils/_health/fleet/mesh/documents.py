@@ -22,10 +22,15 @@ class HostAddress(TypedDict):
 
 
 class HostInterface(TypedDict, total=False):
-    """A network interface of a host. ``speed`` in bits/s, ``mtu`` in bytes; None where unknown."""
+    """A network interface of a host. ``speed`` in bits/s, ``mtu`` in bytes; None where unknown.
+    ``model`` is the PCI vendor and device of the network card, such as ``15b3:1021``; ``pci`` has
+    the PCI addresses from the host bridge to the card.
+    """
 
     name: str
     kind: str
+    model: Optional[str]
+    pci: List[str]
     up: bool
     carrier: Optional[bool]
     mtu: Optional[int]
@@ -36,18 +41,34 @@ class HostInterface(TypedDict, total=False):
 
 class HostClock(TypedDict, total=False):
     """The offset of a host's clock from the controller's. ``asked`` and ``answered`` are controller
-    times.
+    times, between which the module that reads the facts took ``spent_seconds``. ``base_seconds`` is
+    the host's time at which its boot clock was zero: it changes only if the clock is set.
     """
 
     offset_seconds: float
+    base_seconds: float
     uncertainty_seconds: float
     asked: float
     answered: float
+    spent_seconds: float
 
 
 class HostTool(TypedDict, total=False):
     path: Optional[str]
     error: Any
+
+
+class HostTopology(TypedDict):
+    """The group of a host in the network, and how the host knows it: one of `TOPOLOGY_SOURCES`."""
+
+    source: str
+    group: str
+
+
+#: How a host may know its group: the neighbour of its first data interface, the leaf switch of its
+#: first InfiniBand port, the metadata of Google's cloud.
+TOPOLOGY_SOURCES = ("lldp", "infiniband", "gcp")
+_LONGEST_GROUP = 200
 
 
 class HostFacts(TypedDict, total=False):
@@ -64,6 +85,10 @@ class HostFacts(TypedDict, total=False):
     busy: List[Any]
     gate_seconds: float
     wanted: List[str]
+    topology: HostTopology
+    #: Cores that a process may use, and whether the host is a virtual machine (None: unknown).
+    cores: Unsigned
+    virtual: Optional[bool]
 
 
 _USE_UNKNOWN = Finding(
@@ -84,6 +109,13 @@ def read_facts(value: Any) -> Optional[HostFacts]:
         addresses = map(_reachable, interface.get("addresses", []))
         interface["addresses"] = [address for address in addresses if address is not None]
     facts["interfaces"] = named
+    topology = facts.get("topology")
+    if topology and (
+        topology["source"] not in TOPOLOGY_SOURCES
+        or not 0 < len(topology["group"]) <= _LONGEST_GROUP
+        or not topology["group"].isprintable()
+    ):
+        del facts["topology"]
     if value.get("busy") and "busy" not in facts:
         facts["busy"] = [_USE_UNKNOWN.to_dict()]
     return facts
@@ -142,6 +174,9 @@ class PlannedPings(TypedDict, total=False):
     period_ms: float
     big_count: int
     peers: List[List[List[int]]]
+    #: Peers of a host on each plane where these are fewer than the option says, so that the pings
+    #: do not take too long.
+    peers_limit: int
 
 
 class PlannedRound(TypedDict):
@@ -197,8 +232,13 @@ Plan = TypedDict(
         "hosts": List[str],
         "groups": List[str],
         "group_by": Optional[str],
+        #: Where the groups are from: ``labels``, one of `TOPOLOGY_SOURCES`, or both; None without
+        #: groups.
+        "group_source": Optional[str],
         "planes": List[Plane],
         "together": bool,
+        #: Why the planes are measured together or in turn.
+        "together_why": str,
         "clocks": List[Optional[HostClock]],
         "checks": List[str],
         "options": Dict[str, Dict[str, Any]],
@@ -207,9 +247,15 @@ Plan = TypedDict(
         "ping": Optional[PlannedPings],
         "pairs": Optional[PlannedPairs],
         "seconds": float,
+        #: Seconds after the last window for which a host keeps its readings.
+        "uncollected_seconds": float,
     },
     total=False,
 )
+
+
+#: Members that plans of earlier versions lack.
+_MAY_LACK = ("group_source", "uncollected_seconds", "together_why")
 
 
 def read_plan(value: Any) -> Plan:
@@ -220,7 +266,8 @@ def read_plan(value: Any) -> Plan:
     unlike = [
         name
         for name in Plan.__annotations__
-        if name not in plan or mapping(plan)[name] != given[name]
+        if (name in given or name not in _MAY_LACK)
+        and (name not in plan or mapping(plan)[name] != given[name])
     ]
     if unlike:
         raise ValueError(f"the plan has unreadable {', '.join(unlike)}")
@@ -301,7 +348,17 @@ class WindowReading(TypedDict, total=False):
 #: All readings of a host from one pass. A ``run`` or ``pass`` of the wrong type matches no plan.
 HostReadings = TypedDict(
     "HostReadings",
-    {"run": Any, "pass": Any, "state": str, "reason": str, "windows": List[WindowReading]},
+    {
+        "run": Any,
+        "pass": Any,
+        "state": str,
+        "reason": str,
+        "windows": List[WindowReading],
+        #: Seconds by which the host's clock was set since its offset was read, and whether the host
+        #: moved its windows accordingly.
+        "clock_moved_seconds": float,
+        "clock_corrected": bool,
+    },
     total=False,
 )
 

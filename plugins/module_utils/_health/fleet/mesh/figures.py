@@ -31,6 +31,8 @@ Passes = Sequence[Mapping[str, Any]]
 #: Windows of a host: pings by plane, pairs by plane and round.
 Windows = Dict[Tuple[Any, ...], WindowReading]
 
+#: Seconds by which a clock may be set during a run: the slack at both ends of a pair's legs.
+CLOCK_MOVED = 0.3
 #: Reasons for a missing iperf3 figure that do not tell whether packets arrive.
 _SILENT = ("timeout", "no_route")
 
@@ -80,6 +82,18 @@ class SeenHandshake(NamedTuple):
     heard: int
 
 
+class Hung(NamedTuple):
+    """A round of a pair in which iperf3 gave no figure for either direction although datagrams
+    arrived both ways: no evidence about the link.
+    """
+
+    plane: str
+    client: str
+    server: str
+    turn: int
+    message: str
+
+
 class Missed(NamedTuple):
     """A planned measurement of a host that did not take place, and the reason."""
 
@@ -98,14 +112,19 @@ class Figures(NamedTuple):
     #: Hosts that were planned for a pass and returned nothing: {(pass number, host): reason or
     #: None}.
     silent: Dict[Tuple[int, str], str]
+    hung: List[Hung]
+    #: Seconds by which a host's clock was set in a pass, by pass number and host, and whether the
+    #: host moved its windows accordingly.
+    clocks_moved: Dict[Tuple[int, str], Tuple[float, bool]]
 
 
 def gather(plans: Sequence[Plan], passes: Passes) -> Figures:
     """Collect all figures of the passes. Invalid readings count as missing."""
-    found = Figures([], [], [], [], {})
+    found = Figures([], [], [], [], {}, [], {})
     for turn, (plan, collected) in enumerate(zip(plans, passes), 1):
         readings = {host: _of_this_pass(plan, collected.get(host)) for host in plan["hosts"]}
         entries = {host: _windows(host_readings) for host, host_readings in readings.items()}
+        found.clocks_moved.update(_moved_clocks(turn, readings))
         ping, pairs = plan.get("ping"), plan.get("pairs")
         if ping:
             _gather_pings(found, plan, ping, turn, entries)
@@ -114,6 +133,17 @@ def gather(plans: Sequence[Plan], passes: Passes) -> Figures:
         silent = [host for host in _taking_part(plan) if not _has_answered(readings[host])]
         found.silent.update({(turn, host): readings[host].get("reason", "") for host in silent})
     return found._replace(handshakes=_unanswered(found))
+
+
+def _moved_clocks(
+    turn: int, readings: Mapping[str, HostReadings]
+) -> Dict[Tuple[int, str], Tuple[float, bool]]:
+    found = {}
+    for host, own in readings.items():
+        moved = number(own.get("clock_moved_seconds")) or 0.0
+        if abs(moved) > CLOCK_MOVED:
+            found[turn, host] = (moved, own.get("clock_corrected") is True)
+    return found
 
 
 def _unanswered(found: Figures) -> List[SeenHandshake]:
@@ -133,7 +163,19 @@ def _unanswered(found: Figures) -> List[SeenHandshake]:
             handshakes[key] = max(
                 handshakes.get(key, handshake), handshake, key=lambda one: one.heard
             )
-    return list(handshakes.values())
+    # Datagrams that arrive in a later pass prove that the direction is open now.
+    opened = {
+        (later[1:], earlier)
+        for later, handshake in handshakes.items()
+        if handshake.heard
+        for earlier in range(1, later[0])
+    }
+    kept = [
+        handshake
+        for key, handshake in handshakes.items()
+        if handshake.heard or (key[1:], key[0]) not in opened
+    ]
+    return kept
 
 
 def _of_this_pass(plan: Plan, collected: Any) -> HostReadings:
@@ -257,7 +299,9 @@ _End = Tuple[str, Optional[WindowReading]]
 
 
 def _gather_pair(found: Figures, plane: str, turn: int, client: _End, server: _End) -> None:
-    troubles = {host: _trouble(window) for host, window in (client, server)}
+    troubles = {
+        host: _trouble(window) or _off_clock(found, turn, host) for host, window in (client, server)
+    }
     legs = (client[1] or WindowReading()).get("legs", PairLegs())
     got = [
         _leg(plane, client[0], server[0], turn, legs.get("transmit", DirectionReading())),
@@ -281,6 +325,11 @@ def _gather_pair(found: Figures, plane: str, turn: int, client: _End, server: _E
         return
     found.legs.extend(got)
     if all(leg.reason in _SILENT for leg in got):
+        if all(
+            (window or WindowReading()).get("hello", {}).get("heard")
+            for _host, window in (client, server)
+        ):
+            _count_hung(found, Hung(plane, client[0], server[0], turn, got[0].message))
         for (source, own), (target, window) in ((client, server), (server, client)):
             sent, heard = (
                 (seen or WindowReading()).get("hello", HandshakeReading()) for seen in (own, window)
@@ -290,6 +339,19 @@ def _gather_pair(found: Figures, plane: str, turn: int, client: _End, server: _E
                 found.handshakes.append(
                     SeenHandshake(plane, source, target, turn, heard.get("heard", 0))
                 )
+
+
+def _off_clock(found: Figures, turn: int, host: str) -> Optional[str]:
+    """The reason why a host whose clock was set met nobody; None if its windows were on time."""
+    moved, is_corrected = found.clocks_moved.get((turn, host), (0.0, True))
+    return None if is_corrected else f"its clock moved by {moved:+.1f} s after it was read"
+
+
+def _count_hung(found: Figures, hung: Hung) -> None:
+    found.hung.append(hung)
+    message = f"iperf3 hung while the handshake passed: {hung.message}"
+    for host, partner in ((hung.client, hung.server), (hung.server, hung.client)):
+        found.missed.append(Missed("iperf3_pairs", hung.plane, host, partner, message))
 
 
 def _leg(plane: str, source: str, target: str, turn: int, reading: DirectionReading) -> Leg:

@@ -1,63 +1,77 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Infer groups of hosts that nobody labelled, from the figures of the retest. Pure."""
+"""The groups of the hosts of a mesh: the operator's labels, else what the hosts know of their place
+in the network. Pure.
+"""
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Mapping, Sequence, Set, Tuple
+from collections import Counter
+from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from .localise import INTERFACE, NODE, SUSPECT, localise
-from .observation import Observation
+from .documents import HostFacts, Plan
 
-#: Group of the hosts that are in no inferred group.
-OTHERS = "the others"
+LABELS = "labels"
+#: Share of the hosts with a known place that share it with another host. Below it the places are
+#: no groups: each host has a switch, or a data processing unit, of its own.
+_LEAST_SHARED = 0.5
+#: Number of hosts from which missing groups are worth a hint: fewer have no two groups in which a
+#: path could be told from a host.
+_FEWEST = 8
 
 
-def inferred_groups(
-    first: Iterable[Observation],
-    second: Iterable[Observation],
-    hosts: Sequence[str],
-    groups: Mapping[str, str],
-) -> Dict[str, str]:
-    """Groups of hosts without a label: suspects of the first pass that are good with each other in
-    the retest share an uplink, whereas broken hosts are bad with everybody. Empty if there are none.
+def group_hosts(
+    hosts: Sequence[str], facts: Sequence[Optional[HostFacts]], labels: Mapping[str, str]
+) -> Tuple[List[str], Optional[str]]:
+    """The group of each host ("" if unknown), and where the groups are from.
+
+    A label counts before the place that a host knows. A host without a label gets the label of the
+    hosts at its place if these agree.
     """
-    again = [one for one in second if one.directed]
-    if not again:
-        return {}
-    suspects = {
-        (one.plane, node)
-        for cause in localise(list(first), groups, SUSPECT)
-        if cause.scope in (NODE, INTERFACE)
-        for one in cause.bad
-        for node in cause.nodes
-        if not groups.get(node)
-    }
-    good: Dict[Tuple[str, str, str], List[bool]] = {}
-    for one in again:
-        if {(one.plane, one.source), (one.plane, one.target)} <= suspects:
-            good.setdefault((one.plane, *sorted((one.source, one.target))), []).append(
-                one.tally[0] == 0
-            )
-    root: Dict[str, str] = {}
+    labelled = [str(labels.get(host) or "") for host in hosts]
+    places, source = _places(facts)
+    if not source or all(labelled):
+        return labelled, LABELS if any(labelled) else None
+    if not any(labelled):
+        return places, source
+    labels_at: Dict[str, Set[str]] = {}
+    for label, place in zip(labelled, places):
+        if label and place:
+            labels_at.setdefault(place, set()).add(label)
+    groups = []
+    for label, place in zip(labelled, places):
+        known = labels_at.get(place, set())
+        groups.append(label or (place if not known else min(known) if len(known) == 1 else ""))
+    return groups, LABELS if groups == labelled else f"{LABELS}, {source}"
 
-    def find(node: str) -> str:
-        while root.setdefault(node, node) != node:
-            node = root[node]
-        return node
 
-    for (_plane, node, other), ways in good.items():
-        if all(ways):
-            root[find(node)] = find(other)
-    parts: Dict[str, Set[str]] = {}
-    for node in root:
-        parts.setdefault(find(node), set()).add(node)
-    found = {
-        node: f"{min(part)} and {len(part) - 1} more"
-        for part in parts.values()
-        if len(part) > 1
-        for node in part
-    }
-    if found and not any(groups.values()):
-        found.update({host: OTHERS for host in hosts if host not in found})
-    return found
+def _places(facts: Sequence[Optional[HostFacts]]) -> Tuple[List[str], Optional[str]]:
+    """The place of each host by the most common source, and that source; None if the places are no
+    groups.
+    """
+    known = [own.get("topology") if own else None for own in facts]
+    sources = Counter(one["source"] for one in known if one)
+    if not sources:
+        return [""] * len(known), None
+    source = min(sources, key=lambda name: (-sources[name], name))
+    places = [one["group"] if one and one["source"] == source else "" for one in known]
+    sizes = Counter(place for place in places if place)
+    shared = sum(size for size in sizes.values() if size > 1)
+    if shared < _LEAST_SHARED * sum(sizes.values()):
+        return [""] * len(known), None
+    return places, source
+
+
+def group_hint(plan: Plan) -> Optional[str]:
+    """How many hosts of a plan have no group, and which option tells their groups; None if all have
+    one, or the hosts are few.
+    """
+    members = [plane["members"] for plane in plan.get("planes", [])]
+    groups = [group for group, *own in zip(plan.get("groups", []), *members) if any(own)]
+    missing = groups.count("")
+    if not missing or len(groups) < _FEWEST:
+        return None
+    return (
+        f"{missing} of {len(groups)} hosts have no group, so that faults between groups may go "
+        "unnamed; name an inventory variable with their rack or switch in mesh_group_by"
+    )

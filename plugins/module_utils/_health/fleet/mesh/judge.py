@@ -232,6 +232,8 @@ def _results(
         ]
         # A cause that figures of both checks show is a finding of both checks.
         findings += [finding for explained, finding in host_findings if check in explained.checks]
+        if check == view.plan["checks"][-1]:
+            findings += _clock_moved(view, host)
         severe = [
             explained for explained, finding in host_findings if finding.status in (UNKNOWN, FAIL)
         ]
@@ -388,6 +390,32 @@ def _undecided(view: View, explained: Explained) -> Finding:
     )
 
 
+def _clock_moved(view: View, host: str) -> List[Finding]:
+    """The finding about a clock that was set during the run: a warning if the host moved its
+    windows by as much.
+    """
+    moved = [
+        of_pass for (_turn, name), of_pass in view.figures.clocks_moved.items() if name == host
+    ]
+    if not moved:
+        return []
+    seconds, _is_corrected = max(moved, key=lambda one: abs(one[0]))
+    is_corrected = all(corrected for _seconds, corrected in moved)
+    way = "forward" if seconds > 0 else "back"
+    effect = (
+        "the host kept to the plan by its boot clock"
+        if is_corrected
+        else "the host measured at the wrong time"
+    )
+    message = (
+        f"clock was set {way} by {abs(seconds):.1f} s after the mesh read it; {effect}; check NTP or "
+        "chrony for steps"
+    )
+    evidence = {"moved_seconds": round(seconds, 3), "corrected": is_corrected}
+    status = WARN if is_corrected else UNKNOWN
+    return [Finding("clock_moved", status, message, "fix_configuration", NODE, evidence)]
+
+
 def _unmeasured(
     view: View, host: str, check: str, severe: Sequence[Explained], has_severe_finding: bool
 ) -> List[Finding]:
@@ -400,13 +428,43 @@ def _unmeasured(
         return [Finding("mesh_no_answer", UNKNOWN, f"no readings were collected{why}", "watch")]
     findings: List[Finding] = []
     for plane in view.planned_on(host, check):
-        if not any(explained.cause.plane in (None, plane) for explained in severe):
-            findings += (
-                _rates_missing(view, host, plane)
-                if check == IPERF
-                else _pings_missing(view, host, plane)
-            )
+        if any(explained.cause.plane in (None, plane) for explained in severe):
+            continue
+        if check == PING:
+            findings += _pings_missing(view, host, plane)
+            continue
+        hung = _hung(view, host, plane)
+        missing = _rates_missing(view, host, plane)
+        # A hang that explains the missing rate is said once.
+        findings += hung + [one for one in missing if not hung or one.code != "not_measured"]
     return findings
+
+
+def _hung(view: View, host: str, plane: str) -> List[Finding]:
+    """The finding about rounds in which iperf3 hung at the host while the handshake passed. One
+    such round beside rounds with a rate is a warning.
+    """
+    hung = view.hung_at(host, plane)
+    if not hung:
+        return []
+    rounds = max(view.rounds_of(host, plane), len(hung))
+    partners = sorted({end for one in hung for end in (one.client, one.server)} - {host})
+    peers = partners[0] if len(partners) == 1 else f"{len(partners)} partners"
+    message = (
+        f"iperf3 hung in {len(hung)} of {rounds} rounds on {plane} while the handshake passed, "
+        f"with {peers}: {hung[-1].message}"
+    )
+    is_rated = any(leg.plane == plane and leg.rate is not None for leg in view.legs_at(host))
+    return [
+        Finding(
+            "iperf3_hung",
+            WARN if len(hung) == 1 and is_rated else UNKNOWN,
+            message,
+            "watch",
+            Subject("interface", name=plane),
+            {"hung": len(hung), "rounds": rounds, "partners": partners[:12]},
+        )
+    ]
 
 
 def _not_measured(

@@ -66,6 +66,9 @@ AT_TIMES, GROUP_SHARE = 0.3, 0.4
 BY_CHANCE = 0.05
 #: The same for the choice of what the retest measures again.
 SUSPECT = 0.3
+#: Factor for the chance of parts that are bad only in a share of their measurements: the background
+#: is not the same everywhere.
+UNEVEN = 10
 #: The background above which a single bad pair proves nothing, and the number of measurements that
 #: show it.
 CLEAN, LEAST_STRAY = 0.08, 20
@@ -466,6 +469,10 @@ class _Localiser:
             expected = sum(
                 counts[1] * self._background(kind, mine.get(kind)) for kind, counts in tally.items()
             )
+            if part.scope != INTERFACE:
+                # What is as often bad within groups is not the network between them.
+                within = self._within(part.plane, self.seen[part.bad[slot][0]].directed, mine)
+                expected = max(expected, times * within)
             chance = tail(bad, times, expected / times)
             # A pair that is bad at times is no bad link.
             at_times = sum(
@@ -479,11 +486,11 @@ class _Localiser:
                     for kind, counts in tally.items()
                 )
                 chance = max(chance, tail(sick, pairs, likely / pairs))
-                if part.scope != INTERFACE and bad < 2 * expected:
-                    chance = 1.0  # paths are not all loaded alike
+            if by_pair:  # hosts and paths are not all loaded alike
+                chance = 1.0 if bad < 2 * expected else min(1.0, chance * UNEVEN)
             least = min(least, chance)
         among = len(self.groups_of[part.plane] - {""})
-        like_it = (
+        like_it = len(self.groups_of) * (
             self.ports_on[part.plane]
             if part.scope == INTERFACE
             else among
@@ -491,6 +498,11 @@ class _Localiser:
             else [among * (among - 1) // 2, among, 1][part.names.count(ELSEWHERE)]
         )
         return least * len(slots) * like_it
+
+    def _within(self, plane: str, directed: bool, mine: Mapping[int, Sequence[int]]) -> float:
+        """The background of pairs within groups, without these."""
+        kind = self.classes.get((plane, directed, SAME, False))
+        return 0.0 if kind is None else self._background(kind, mine.get(kind))
 
     def _bad_parts(self) -> List[_FabricPart]:
         parts = [*self.wholes.values(), *self.routes.values(), *self.ports.values()]
@@ -726,15 +738,7 @@ class _Localiser:
         else:
             share, least = STRAY, STRAY
         # What is as often bad within groups is not the network between them.
-        share = max(
-            share,
-            *(
-                2 * self._background(kind)
-                for (plane, directed, relation, _few), kind in self.classes.items()
-                if plane == part.plane and directed == bool(seen[True]) and relation == SAME
-            ),
-            0.0,
-        )
+        share = max(share, 2 * self._within(part.plane, bool(seen[True]), {}))
         ill, times = sick[bool(seen[True])], seen[bool(seen[True])]
         chance = tail(ill, times, share)
         if times < LEAST_ALONE or ill < least * times or chance > self.by_chance:

@@ -28,6 +28,7 @@ from .documents import (
     PlaneMember,
     PlannedFinding,
 )
+from .groups import group_hosts
 from .view import CHECKS, IPERF, PING
 
 Facts = Optional[HostFacts]
@@ -70,6 +71,12 @@ _INNER_KINDS = (
 #: finding for no carrier on its own; and before a host with fewer interfaces gets a finding for the
 #: missing ones. A fleet may have several kinds of nodes.
 _MOST, _NEARLY_ALL = 0.5, 0.75
+#: Share of the usual link speed up to which a port counts as trained down: a link that loses lanes
+#: or falls back to an older rate runs at half its speed or less.
+_TRAINED_DOWN = 0.5
+#: Number and share of hosts with the same low speed from which they count as a kind of their own,
+#: unless their network cards are known to be those of the others.
+_KIND, _KIND_SHARE = 2, 0.05
 
 
 class MeshSettings(NamedTuple):
@@ -84,8 +91,8 @@ class MeshSettings(NamedTuple):
     #: Class of the automatically chosen interfaces: ``data`` (or None), those without the default
     #: route if there are any; ``mgmt``, the one with the default route.
     plane_class: Optional[str] = None
-    #: True if all planes carry traffic at the same time.
-    together: bool = False
+    #: True if all planes carry traffic at the same time; ``auto``: where the hosts can carry it.
+    together: Union[bool, str] = False
     seed: int = 0
     #: Group of each host by name, and the kind of group (``rack``).
     group_of: Mapping[str, str] = {}
@@ -103,6 +110,7 @@ class Members:
         self.hosts = sorted(hosts, key=natural)
         self.facts = [hosts[host] for host in self.hosts]
         self.clocks = [clock_of(facts) for facts in self.facts]
+        self.groups, self.group_source = group_hosts(self.hosts, self.facts, settings.group_of)
         self.left_out: List[LeftOut] = []
         family = settings.options.get(PING, {}).get("family", "auto")
         self._families = (4, 6) if family == "auto" else (int(family),)
@@ -192,21 +200,60 @@ class Members:
             for code, unit, given in properties:
                 values = {place: value for place, value in given.items() if value}
                 usual, times = Counter(values.values()).most_common(1)[0] if values else (0, 0)
+                usual_places = {place for place, value in values.items() if value == usual}
                 for place, value in values.items():
+                    is_speed = code == "link_speed_differs"
                     if (
                         value == usual
-                        or (code == "link_speed_differs" and value > usual)
+                        or (is_speed and value > usual)
                         or times < 2
                         or times < _NEARLY_ALL * (len(values) - 1)
                     ):
                         continue
+                    trained_down = (
+                        is_speed
+                        and value <= _TRAINED_DOWN * usual
+                        and not self._is_population(place, members, usual_places)
+                    )
                     finding = _odd(
-                        code, members[place]["interface"], value / unit, usual / unit, times
+                        code,
+                        members[place]["interface"],
+                        value / unit,
+                        usual / unit,
+                        times,
+                        trained_down,
                     )
                     found.append(
                         {"host": self.hosts[place], "check": check, "finding": finding.to_dict()}
                     )
         return found
+
+    def _is_population(
+        self, place: int, members: Mapping[int, PlaneMember], usual_places: Set[int]
+    ) -> bool:
+        """True if a slow link has another explanation than the port: no host with the usual speed
+        has the same network card, so many hosts have this speed that they may be of another kind,
+        or all hosts of its group have it.
+        """
+        model = self._model(place, members[place]["interface"])
+        usual_models = {
+            self._model(other, members[other]["interface"]) for other in usual_places
+        } - {None}
+        if model and usual_models and model not in usual_models:
+            return True
+        equal = sum(member["speed"] == members[place]["speed"] for member in members.values())
+        is_known = model and model in usual_models
+        if not is_known and equal >= max(_KIND, _KIND_SHARE * len(members)):
+            return True
+        group = self.groups[place]
+        alike = [other for other in members if group and self.groups[other] == group]
+        return len(alike) > 1 and all(
+            members[other]["speed"] == members[place]["speed"] for other in alike
+        )
+
+    def _model(self, place: int, name: str) -> Optional[str]:
+        """The model of a network card, None if the host did not report it."""
+        return self._interfaces[place].get(name, HostInterface()).get("model")
 
     def _leave_out(
         self, place: int, finding: Finding, plane: Optional[str] = None, check: Optional[str] = None
@@ -229,6 +276,9 @@ class Members:
             finding = Finding("not_in_mesh", UNKNOWN, message, "watch")
         elif len(self.hosts) == 1:
             finding = Finding("no_partner", SKIP, "the only host: no partner to measure with")
+        elif facts.get("error", {}).get("reason") == "late":
+            message = f"excluded from the mesh: {facts['error'].get('message')}"
+            finding = Finding("not_in_mesh", UNKNOWN, message, "watch")
         elif "error" in facts:
             error = facts["error"]
             why = "" if error.get("reason") == "twin" else "its interfaces could not be read: "
@@ -563,7 +613,9 @@ def _duplicate(interface: str, address: str, others: List[str]) -> Finding:
     )
 
 
-def _odd(code: str, interface: str, own: float, usual: float, others: int) -> Finding:
+def _odd(
+    code: str, interface: str, own: float, usual: float, others: int, trained_down: bool
+) -> Finding:
     if code == "mtu_differs":
         message = f"MTU {own:g}, expected {usual:g} as on {others} other hosts of this network"
     else:
@@ -573,9 +625,9 @@ def _odd(code: str, interface: str, own: float, usual: float, others: int) -> Fi
         )
     return Finding(
         code,
-        WARN,
+        FAIL if trained_down else WARN,
         message,
-        "fix_configuration",
+        "drain_node" if trained_down else "fix_configuration",
         Subject("interface", name=interface),
         {"own": own, "usual": usual, "hosts": others},
     )

@@ -15,7 +15,9 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple, Typ
 
 from ...node.checks.iperf3_pairs import port_range
 from .documents import Plan, PlanDescription, PlannedPairs, PlannedPings
-from .members import Facts, Members, MeshSettings, clock_of, member_at
+from .launch import estimate_launch
+from .members import Facts, Members, MeshSettings, member_at
+from .rails import AUTO, measured_together
 from .schedule import disjoint_rounds, lightly_loaded, ping_peers, sampled_rounds
 from .view import CHECKS, IPERF, PING
 
@@ -36,9 +38,13 @@ BIG_COUNT = 3
 #: Minimum milliseconds between two packets of one fping, which is the limit for unprivileged users
 #: (fping(8), LIMITS), and between two packets to one target: twice that limit.
 _LEAST_INTERVAL, _LEAST_PERIOD = 1.0, 20.0
-#: Seconds after the last window at which a node's process ends by itself if its readings were not
-#: collected.
-_UNCOLLECTED = 600
+#: Minimum seconds after the last window at which a node's process ends by itself if its readings
+#: were not collected. Collecting takes about as long as starting, which the lead allows for, and
+#: hosts that do not answer hold it up: so many leads, and seconds beyond.
+_UNCOLLECTED, _UNCOLLECTED_LEADS, _UNCOLLECTED_SPARE = 600.0, 4, 300.0
+#: Maximum seconds of the pings, which are spread over all networks and hosts: in a large fleet with
+#: many networks each host pings fewer peers on each network, but at least so many.
+_MOST_PING_SECONDS, _LEAST_PEERS = 60.0, 4
 #: Maximum number of second-pass pairs of a host on a plane.
 _MOST_AGAIN = 6
 #: Measurements of each pair in the retest, each from fresh ports: most of them decide.
@@ -60,45 +66,51 @@ def make(hosts: Mapping[str, Facts], settings: MeshSettings, now: float, run: st
     validate_settings(settings)
     members = Members(hosts, settings)
     able = {check: members.able(check) for check in CHECKS if check in settings.checks}
+    together, together_why = measured_together(
+        settings.together, members.hosts, members.facts, members.planes
+    )
     plan: Plan = {
         "run": run,
         "pass": 1,
         "seed": settings.seed,
         "start": now + settings.lead_seconds,
         "hosts": members.hosts,
-        "groups": [str(settings.group_of.get(host) or "") for host in members.hosts],
+        "groups": members.groups,
         "group_by": settings.group_by,
+        "group_source": members.group_source,
         "planes": members.planes,
-        "together": settings.together,
+        "together": together,
+        "together_why": together_why,
         "clocks": members.clocks,
         "checks": list(able),
         "options": {check: dict(settings.options.get(check, {})) for check in CHECKS},
         "left_out": members.left_out,
         "findings": members.off_clocks() + members.odd_links(),
+        "uncollected_seconds": max(
+            _UNCOLLECTED, _UNCOLLECTED_LEADS * settings.lead_seconds + _UNCOLLECTED_SPARE
+        ),
     }
     ping = pairs = None
     if PING in able:
+        options = plan["options"][PING]
+        most = _most_peers(able[PING], options)
         peers = [
-            _peers(plan, plane["name"], places) for plane, places in zip(members.planes, able[PING])
+            _peers(plan, plane["name"], places, most)
+            for plane, places in zip(members.planes, able[PING])
         ]
-        ping = _ping(peers, plan["options"][PING], plan["options"][PING]["count"])
+        ping = _ping(peers, options, options["count"])
+        if ping and most < options["peers"]:
+            ping["peers_limit"] = most
     if IPERF in able:
         pairs = _pairs(_rounds(plan, able[IPERF], settings.rounds), plan["options"][IPERF])
     return _timed(plan, ping, pairs)
 
 
-def lead(hosts: Mapping[str, Facts], now: float) -> float:
-    """Estimate the seconds needed to start a process on every host, from the time it took to
-    collect all facts.
+def lead(hosts: Mapping[str, Facts], now: float, forks: Optional[int] = None) -> float:
+    """Estimate the seconds needed to start a process on every host, from the time that the hosts
+    took to report their facts; ``forks`` None: as many as the facts show.
     """
-    clocks = [clock for clock in map(clock_of, hosts.values()) if clock]
-    took = (
-        min(now, max(clock["answered"] for clock in clocks))
-        - min(clock["asked"] for clock in clocks)
-        if clocks
-        else 0.0
-    )
-    return max(5.0, 1.3 * took + 3.0)
+    return estimate_launch(hosts, now, forks).lead
 
 
 def shares(plan: Plan, secret: bytes) -> Dict[str, Share]:
@@ -122,8 +134,9 @@ def shares(plan: Plan, secret: bytes) -> Dict[str, Share]:
                 "pass": plan["pass"],
                 "host": host,
                 "start": start,
-                "lifetime": plan["seconds"] + _UNCOLLECTED,
+                "lifetime": plan["seconds"] + plan.get("uncollected_seconds", _UNCOLLECTED),
                 "windows": own,
+                "clock_base": clock.get("base_seconds") if clock else None,
             }
     return found
 
@@ -210,7 +223,8 @@ def follow_up(
     ping = _ping(peers, plan["options"][PING], count)
     rounds = [
         some
-        for one in disjoint_rounds(_few_each(able(IPERF)), plan["together"])
+        # One plane of a host at a time, whatever its planes share.
+        for one in disjoint_rounds(_few_each(able(IPERF)))
         for some in lightly_loaded(one, plan["groups"], _HOSTS_EACH)
     ][:_ROUNDS_AGAIN]
     pairs = _pairs(
@@ -250,6 +264,10 @@ def validate_settings(settings: MeshSettings) -> None:
         raise ValueError(f"rounds: {rounds!r} is invalid; expected a positive integer or 'all'")
     if settings.plane_class not in (None, "data", "mgmt"):
         raise ValueError(f"plane: {settings.plane_class!r} is invalid; expected data or mgmt")
+    if settings.together not in (True, False, AUTO):
+        raise ValueError(
+            f"together: {settings.together!r} is invalid; expected true, false or auto"
+        )
     for host, names in settings.interfaces.items():
         if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
             raise ValueError(
@@ -280,35 +298,48 @@ def _timed(plan: Plan, ping: Optional[PlannedPings], pairs: Optional[PlannedPair
     return {**plan, "ping": ping, "pairs": pairs, "seconds": round(seconds, 3)}
 
 
-def _peers(plan: Plan, plane: str, places: List[int]) -> List[List[int]]:
-    """Peers of every host on a plane; only ``places`` take part."""
+def _peers(plan: Plan, plane: str, places: List[int], most: int) -> List[List[int]]:
+    """At most ``most`` peers of every host on a plane; only ``places`` take part."""
     peers: List[List[int]] = [[] for _host in plan["hosts"]]
     groups = [plan["groups"][place] for place in places]
     for place, some in zip(
-        places,
-        ping_peers(
-            len(places), plan["options"][PING]["peers"], f"{plan['seed']} pings {plane}", groups
-        ),
+        places, ping_peers(len(places), most, f"{plan['seed']} pings {plane}", groups)
     ):
         peers[place] = [places[peer] for peer in some]
     return peers
 
 
+def _ping_interval(nodes: int, planes: int, options: Mapping[str, Any]) -> float:
+    """Milliseconds between two packets of a host on a plane. Packets are paced for the total over
+    all planes, equally on all hosts. Whole milliseconds: older versions of fping accept no
+    fractions.
+    """
+    return float(
+        math.ceil(planes * max(_LEAST_INTERVAL, 1000.0 * nodes / options["packets_per_second"]))
+    )
+
+
+def _most_peers(able: List[List[int]], options: Mapping[str, Any]) -> int:
+    """Peers of a host on each plane such that the pings take at most `_MOST_PING_SECONDS`."""
+    wanted = int(options["peers"])
+    planes = sum(1 for places in able if places)
+    nodes = len({place for places in able for place in places})
+    interval = _ping_interval(nodes, planes, options)
+    rounds = options["count"] + BIG_COUNT
+    fitting = int((_MOST_PING_SECONDS - _PING_ENDS) * 1000.0 / (1.1 * rounds * max(interval, 1.0)))
+    return wanted if wanted <= fitting else min(wanted, max(_LEAST_PEERS, fitting))
+
+
 def _ping(
     peers: List[List[List[int]]], options: Mapping[str, Any], count: int
 ) -> Optional[PlannedPings]:
-    """The window in which all hosts ping all their peers on all planes. Packets are paced for the
-    total over all planes, equally on all hosts.
-    """
+    """The window in which all hosts ping all their peers on all planes."""
     most = max((len(some) for lists in peers for some in lists), default=0)
     if not most:
         return None
     nodes = sum(1 for own in zip(*peers) if any(own))
     planes = sum(1 for lists in peers if any(lists))
-    # Whole milliseconds: older versions of fping accept no fractions.
-    interval = float(
-        math.ceil(planes * max(_LEAST_INTERVAL, 1000.0 * nodes / options["packets_per_second"]))
-    )
+    interval = _ping_interval(nodes, planes, options)
     period = max(_LEAST_PERIOD, most * interval)
     seconds = math.ceil((count + BIG_COUNT) * period / 1000.0 * 1.1 + _PING_ENDS)
     return {
@@ -458,6 +489,8 @@ Share = TypedDict(
         "start": float,
         "lifetime": float,
         "windows": List[Union[PingWindow, PairWindow]],
+        #: See `HostClock`; None if it was not read.
+        "clock_base": Optional[float],
     },
 )
 

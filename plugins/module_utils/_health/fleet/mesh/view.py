@@ -6,14 +6,15 @@ explain bad figures. Pure.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ...knowledge import network as rules
 from ...lenient import number
 from . import localise
-from .figures import Echo, Figures, Leg, Missed, Passes, gather
+from .figures import Echo, Figures, Hung, Leg, Missed, Passes, gather
 from .documents import Plan
-from .groups import inferred_groups
+from .inferred import inferred_groups
 from .localise import TOLERATED, Cause
 from .observation import KINDS, Observation, Observed, latency_limits, merged, observe, usual_delays
 from .references import Expected, Kind, References
@@ -71,6 +72,17 @@ def _planned_planes(plan: Plan) -> Dict[Tuple[str, int], Set[int]]:
     return planned
 
 
+def _planned_rounds(plans: Sequence[Plan]) -> Counter[Tuple[str, str]]:
+    """The number of rounds in which a host is in a pair, by host and plane, over all passes."""
+    rounds: Counter[Tuple[str, str]] = Counter()
+    for plan in plans:
+        pairs = plan.get("pairs")
+        for measured in pairs["rounds"] if pairs else []:
+            for plane, *ends in measured["pairs"]:
+                rounds.update((plan["hosts"][end], plan["planes"][plane]["name"]) for end in ends)
+    return rounds
+
+
 class View:
     """The figures of a run with their expectations."""
 
@@ -103,6 +115,7 @@ class View:
             (*one[:3], one.directed) for family in passes_seen for one in family.values() if one.bad
         }
         self._index_by_host()
+        self._rounds = _planned_rounds(plans)
         #: Places of planes by check and place of a host.
         self._planned: Dict[Tuple[str, int], Set[int]] = _planned_planes(self.plan)
         self.has_retest = len(plans) > 1
@@ -143,6 +156,10 @@ class View:
         self._missed: Dict[str, List[Missed]] = {}
         for missed in self.figures.missed:
             self._missed.setdefault(missed.host, []).append(missed)
+        self._hung: Dict[Tuple[str, str], List[Hung]] = {}
+        for hung in self.figures.hung:
+            for host in (hung.client, hung.server):
+                self._hung.setdefault((host, hung.plane), []).append(hung)
 
     def know(self, causes: Sequence[Explained]) -> None:
         """Index the accepted causes by host, and the paths."""
@@ -168,6 +185,27 @@ class View:
 
     def missed_at(self, host: str) -> List[Missed]:
         return self._missed.get(host, [])
+
+    def rounds_of(self, host: str, plane: str) -> int:
+        """The number of rounds in which the host was to be measured on the plane."""
+        return self._rounds[host, plane]
+
+    def hung_at(self, host: str, plane: str) -> List[Hung]:
+        """The rounds in which iperf3 hung at this host, as far as the evidence tells: its partner
+        did not hang with more partners than the host did.
+        """
+        own = self._hung.get((host, plane), [])
+        partners = len(self._hung_partners(host, plane))
+        return [
+            hung
+            for hung in own
+            if partners
+            >= len(self._hung_partners(hung.server if hung.client == host else hung.client, plane))
+        ]
+
+    def _hung_partners(self, host: str, plane: str) -> Set[str]:
+        hung = self._hung.get((host, plane), [])
+        return {end for one in hung for end in (one.client, one.server)} - {host}
 
     def legs_of(self, pair: Observation) -> List[Leg]:
         """The figures of a pair in this direction, in the order of passes and rounds."""

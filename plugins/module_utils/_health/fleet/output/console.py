@@ -17,6 +17,7 @@ from .console_rows import (
 from .document import plan_of
 from ..judging.report import FIT, FITNESS_TEXTS, SKIPPED, RunReport
 from ..mesh.documents import MeshReport
+from ..mesh.groups import group_hint
 from ..mesh.plan import plan_text
 from ...model import FAIL, PASS, SKIP, STATUSES
 from ...node_names import fold, fold_within
@@ -48,6 +49,9 @@ def lines_of(report: RunReport, verbose: bool = False, width: int = WIDTH) -> Li
     reasons = skipped_reasons(report)
     if reasons:
         lines += [Line(text, SKIP) for text in wrapped("  skipped: ", "; ".join(reasons), 4, width)]
+    hint = group_hint(report.mesh.first_plan) if report.mesh else None
+    if hint:
+        lines += [Line(text) for text in wrapped("  mesh: ", hint, 4, width)]
     if report.run.check_mode:
         lines += map(Line, _plan_lines(report, width))
     return [*lines, *_verdict_lines(report, width)]

@@ -104,8 +104,8 @@ FINDINGS: Dict[str, FindingText] = {
         "Run the check again. If the node stays silent, check the node.",
     ),
     "not_in_mesh": FindingText(
-        "The node took no part in the mesh: it was unreachable, or did not report its interfaces "
-        "and tools.",
+        "The node took no part in the mesh: it was unreachable, did not report its interfaces and "
+        "tools, or answered so slowly that it would have been started too late.",
         "Resolve the node's other findings, then run the check again.",
     ),
     "no_partner": FindingText(
@@ -115,6 +115,12 @@ FINDINGS: Dict[str, FindingText] = {
     "clock_offset": FindingText(
         "The node's clock is off by more than a second.",
         "Check `chronyc tracking` or `timedatectl`.",
+    ),
+    "clock_moved": FindingText(
+        "The node's clock was set during the mesh, which is scheduled by clock: `warn` if the node "
+        "kept to the plan by its boot clock, `unknown` if its pairs were missed.",
+        "Check `chronyc tracking` or `timedatectl`: NTP must adjust the clock gradually after boot, "
+        "and nothing else may set it.",
     ),
     "clock_not_read": FindingText(
         "The node's clock could not be read precisely enough for the mesh.",
@@ -147,7 +153,8 @@ FINDINGS: Dict[str, FindingText] = {
         "node.",
     ),
     "link_speed_differs": FindingText(
-        "A link is slower than the links of nearly all other nodes.",
+        "A link is slower than the links of nearly all other nodes: `fail` at half their speed or "
+        "less, where the port is the likely reason; else `warn`.",
         "Check the cable, transceiver, switch port and network card, in this order. `ethtool "
         "<interface>` shows the negotiated speed.",
     ),
@@ -162,6 +169,12 @@ FINDINGS: Dict[str, FindingText] = {
     "iperf3_missing": FindingText(
         "iperf3 is missing or unusable on the node.",
         "Install iperf3 3.1 or newer, or leave `iperf3_pairs` out of `mesh_checks`.",
+    ),
+    "iperf3_hung": FindingText(
+        "iperf3 hung while datagrams between the two nodes arrived, so there is no rate and no "
+        "evidence about the link: `unknown`; `warn` for one round beside rounds with a rate.",
+        "Run `iperf3 -s` on the node and `iperf3 -c <node>` on a partner by hand. Check the node for "
+        "a firewall that drops TCP only, for a hung iperf3 and for CPU load.",
     ),
     "fleet_below_link_speed": FindingText(
         "All pairs of a network are slower than their links.",

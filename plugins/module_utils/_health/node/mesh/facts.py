@@ -1,15 +1,17 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Facts of a host that the plan needs: its interfaces, iperf3 and fping, and whether its GPUs are
-in use. Read on the host; changes nothing.
+"""Facts of a host that the plan needs: its interfaces, its place in the network, iperf3 and fping,
+and whether its GPUs are in use. Read on the host; changes nothing.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 from ..system import fping, interfaces, iperf3, programs
+from ..system.host import Host
 from ..system.programs import ProgramReading
 from ..framework import busy_gate
 from ..system.bounded import Child, ReportPipe, end, wait
@@ -17,6 +19,7 @@ from ..framework.probe import Probe, HostSettings
 from ..framework.driver_findings import mishap_findings
 from ..framework.gpu_use import judge_gpu_use, read_gpu_use
 from ...model import NODE, Finding
+from .topology import TopologyReading, read_topology
 
 #: Default deadline in seconds: the busy gate reads twice, and queries Slurm each time.
 _SECONDS = 40.0
@@ -30,6 +33,11 @@ class MeshFacts(interfaces.HostNetwork, total=False):
     #: Why the host must not be measured, as findings.
     busy: List[Dict[str, Any]]
     gate_seconds: float
+    #: Missing if the host cannot tell its place in the network.
+    topology: TopologyReading
+    #: Cores that a process may use, and whether this is a virtual machine (None: unknown).
+    cores: int
+    virtual: Optional[bool]
 
 
 def look(settings: HostSettings, ask_gate: bool) -> MeshFacts:
@@ -63,12 +71,16 @@ def look(settings: HostSettings, ask_gate: bool) -> MeshFacts:
         "iperf3": told["iperf3"] or _hung(troubles["iperf3"]),
         "fping": told["fping"] or _hung(troubles["fping"]),
         "gate_seconds": gate_seconds,
+        "cores": len(os.sched_getaffinity(0)),
+        "virtual": Host(settings.host_root).is_virtual(),
         "busy": busy
         if isinstance(busy, list)
         else [finding.to_dict() for finding in troubles.get("busy", [])],
     }
     if "error" in network:
         facts["error"] = network["error"]
+    if children["network"].values.get("topology"):
+        facts["topology"] = children["network"].values["topology"]
     return facts
 
 
@@ -90,7 +102,12 @@ def _hung(troubles: List[Finding]) -> ProgramReading:
 
 def _network(report: ReportPipe, probe: Probe) -> interfaces.HostNetwork:
     report.stage("ip")
-    return interfaces.look(probe.host)
+    network = interfaces.look(probe.host)
+    # Before the topology is read: if that hangs, the interfaces are known.
+    report.send("told", network)
+    report.stage("topology")
+    report.send("topology", read_topology(probe.host, network["interfaces"]))
+    return network
 
 
 def _iperf3(report: ReportPipe, _probe: Probe) -> ProgramReading:

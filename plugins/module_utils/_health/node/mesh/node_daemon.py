@@ -28,6 +28,7 @@ from ..system.detached import detach
 from ..system.host import Host
 from .windows import WindowReadings
 from ...lenient import decode
+from .clock_base import clock_base
 from .share import Share, accepted_share
 from .share_runner import ShareRunner, find_tools
 
@@ -82,6 +83,8 @@ MeshAnswer = TypedDict(
         "state": str,
         "reason": Optional[str],
         "late_seconds": float,
+        "clock_moved_seconds": float,
+        "clock_corrected": bool,
         "windows": List[WindowReadings],
         #: What is measured instead of the requested share; any value counts.
         "replaced": Any,
@@ -116,7 +119,7 @@ def start(share: Any, host_root: str = "/") -> StartedShare:
     """End the node process of an earlier run, and start one for the share. Raises ValueError for an
     invalid share, else `MeshError`. A share without windows starts nothing.
     """
-    accepted = accepted_share(share, time.time())
+    accepted = accepted_share(share, time.time(), clock_base())
     _refuse_twin(accepted, host_root)
     replaced = stop(host_root=host_root)
     if not accepted["windows"]:
@@ -141,7 +144,7 @@ def start(share: Any, host_root: str = "/") -> StartedShare:
 
 def would_start(share: Any, host_root: str = "/") -> StartedShare:
     """What `start` would do, for check mode."""
-    accepted = accepted_share(share, time.time())
+    accepted = accepted_share(share, time.time(), clock_base())
     _refuse_twin(accepted, host_root)
     return {
         "state": "would_start" if accepted["windows"] else "nothing_to_do",

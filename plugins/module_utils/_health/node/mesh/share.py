@@ -7,9 +7,10 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-from typing import Any, Callable, Dict, List, Tuple, TypedDict
+from typing import Any, Callable, Dict, List, Optional, Tuple, TypedDict
 
 from ..system import fping
+from .clock_base import MOST_CORRECTED
 
 #: Maximum lifetime of a node process in seconds, and maximum distance of its start: all pairs of
 #: thousands of nodes take hours.
@@ -61,15 +62,26 @@ Share = TypedDict(
         #: Seconds.
         "lifetime": float,
         "windows": List[ShareWindow],
+        #: The base of this host's clock (`clock_base`) when the plan's offset was read; None or
+        #: missing if unknown.
+        "clock_base": Optional[float],
     },
+    total=False,
 )
 
 
-def accepted_share(share: Any, now: float) -> Share:
+def accepted_share(share: Any, now: float, base: Optional[float] = None) -> Share:
     """Validate a share; raises ValueError with the field, its value and what is accepted. ``now``
-    is this host's clock.
+    is this host's clock, ``base`` its `clock_base`: if the clock was set since the plan's offset
+    was read, the start is moved by as much.
     """
     _check(share, "share", _SHARE)
+    planned_base = share.get("clock_base")
+    if planned_base is not None:
+        _check(share, "share", {"clock_base": _number(-1e12, 1e12)})
+        moved = base - planned_base if base is not None else 0.0
+        if abs(moved) <= MOST_CORRECTED:
+            share = {**share, "start": share["start"] + moved}
     if not abs(share["start"] - now) <= _FARTHEST:
         raise ValueError(
             f"share.start: {share['start']} is more than a day away from this host's clock "

@@ -17,6 +17,7 @@ from ..system.bounded import Child, ReportPipe, call, end
 from ..system.host import Host
 from ..system.programs import ErrorReading, ProgramReading
 from . import windows
+from .clock_base import MOST_CORRECTED, clock_base
 from .share import Share, ShareWindow
 from .windows import Tools, WindowReadings
 
@@ -92,6 +93,10 @@ ShareReadings = TypedDict(
         "reason": Optional[str],
         #: Seconds by which the node process began too late.
         "late_seconds": float,
+        #: Seconds by which this host's clock was set since the plan's offset was read (if the share
+        #: does not tell: since the start), and whether the windows were moved accordingly.
+        "clock_moved_seconds": float,
+        "clock_corrected": bool,
         "windows": List[WindowReadings],
     },
 )
@@ -110,6 +115,9 @@ class ShareRunner:
         # From here on only the monotonic clock counts: setting the system clock moves no window.
         origin = now + share["start"] - time.time()
         self._tools, self._root = tools, host
+        base, planned_base = clock_base(), share.get("clock_base")
+        self._base = base if planned_base is None else planned_base
+        self._corrected = abs(base - self._base) <= MOST_CORRECTED
         #: When the node process ends by itself.
         self.until: float = origin + share["lifetime"]
         self._late = max(0.0, now - origin)
@@ -158,6 +166,8 @@ class ShareRunner:
             "state": "done" if self.finished else "running",
             "reason": None,
             "late_seconds": round(self._late, 3),
+            "clock_moved_seconds": round(clock_base() - self._base, 3),
+            "clock_corrected": self._corrected,
             "windows": [one.current() for one in self._openings],
         }
 
@@ -170,7 +180,9 @@ class ShareRunner:
         window = one.window
         lateness = time.monotonic() - one.opens
         if lateness > window.get("handshake_seconds", _LATE):
-            one.fail(programs.error("late", f"this node was {lateness:.1f} s late for this window"))
+            started = "started late: " if self._late > 0 else ""
+            words = f"{started}this node was {lateness:.1f} s late for this window"
+            one.fail(programs.error("late", words))
             return
         trouble = windows.missing(window, self._tools)
         if trouble:

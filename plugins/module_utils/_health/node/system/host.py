@@ -9,6 +9,7 @@ Unreadable values are None or empty, never an exception.
 from __future__ import annotations
 
 import os
+import re
 from typing import Dict, List, NamedTuple, Optional, Set, TypedDict
 
 from ...lenient import Unsigned
@@ -150,6 +151,19 @@ class Host:
             if key.strip() == "model name"
         ]
         return names[0] or None if names else None
+
+    def is_virtual(self) -> Optional[bool]:
+        """True if the kernel says that it runs in a virtual machine: Xen's file, or the bit that
+        hypervisors set on x86 (CPUID leaf 1). None if it does not tell, as on Arm.
+        """
+        if self.text("sys/hypervisor/type"):
+            return True
+        try:
+            with open(self.path("proc/cpuinfo"), "rb") as handle:
+                flags = re.search(rb"^flags\s*:(.*)$", handle.read(8192), re.MULTILINE)
+        except OSError:
+            return None
+        return b"hypervisor" in flags.group(1).split() if flags else None
 
     def processes(self) -> Dict[int, Process]:
         """All processes by process id."""

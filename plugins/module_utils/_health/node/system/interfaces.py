@@ -9,6 +9,8 @@ driver's, from sysfs.
 from __future__ import annotations
 
 import json
+import os
+import re
 import socket
 import struct
 from typing import Any, List, Optional, Set, Tuple, TypedDict
@@ -25,6 +27,10 @@ _FAMILIES = {"inet": 4, "inet6": 6}
 #: Flags of an address that is not usable (yet, or any more) or that is temporary (ip-address(8)).
 _UNSETTLED = ("tentative", "dadfailed", "deprecated", "temporary")
 _LISTEN = "0A"
+#: A number of PCI configuration space in sysfs, and a part of a path that is a PCI host bridge or
+#: device.
+_PCI_NUMBER = re.compile("0x[0-9a-f]{4}")
+_PCI_PART = re.compile("pci[0-9a-f]+:[0-9a-f]{2}|[0-9a-f]+:[0-9a-f]{2}:[0-9a-f]{2}[.][0-7]")
 
 
 class InterfaceAddress(TypedDict):
@@ -34,7 +40,15 @@ class InterfaceAddress(TypedDict):
     prefix: int
 
 
-class NetworkInterface(TypedDict):
+class NetworkCard(TypedDict, total=False):
+    #: PCI vendor and device, such as ``15b3:1021``.
+    model: str
+    #: PCI addresses from the host bridge to the card, such as ``["pci0000:15", "0000:15:01.0",
+    #: "0000:16:00.0"]``.
+    pci: List[str]
+
+
+class NetworkInterface(NetworkCard):
     name: str
     #: iproute2's kind: ``bond``, ``vlan``, ``veth``; empty for a physical device.
     kind: str
@@ -179,7 +193,7 @@ def _ip(*arguments: str) -> Tuple[List[Any], Optional[ErrorReading]]:
 
 def _interface(host: Host, link: _Link, gateways: Set[str]) -> NetworkInterface:
     flags = link.get("flags", [])
-    return {
+    found: NetworkInterface = {
         "name": link["ifname"],
         "kind": link.get("linkinfo", {}).get("info_kind", ""),
         "up": "UP" in flags,
@@ -189,6 +203,8 @@ def _interface(host: Host, link: _Link, gateways: Set[str]) -> NetworkInterface:
         "addresses": [one for one in map(_address, link.get("addr_info", [])) if one],
         "default_route": link["ifname"] in gateways,
     }
+    _add_card(host, link, found)
+    return found
 
 
 def _carrier(flags: List[str]) -> Optional[bool]:
@@ -198,13 +214,31 @@ def _carrier(flags: List[str]) -> Optional[bool]:
     return True if "LOWER_UP" in flags else False if "NO-CARRIER" in flags else None
 
 
+def _is_of(host: Host, base: str, link: _Link) -> bool:
+    """True if a directory of sysfs belongs to this link: the sysfs of another network namespace may
+    have an interface of the same name.
+    """
+    return host.text(base, "address") == link.get("address")
+
+
+def _add_card(host: Host, link: _Link, found: NetworkInterface) -> None:
+    """Add the network card of a physical interface. Bonds, VLANs and virtual devices have none."""
+    base = "sys/class/net/" + link["ifname"]
+    if not _is_of(host, base, link):
+        return
+    numbers = [host.text(base, "device", name) or "" for name in ("vendor", "device")]
+    if all(_PCI_NUMBER.fullmatch(number) for number in numbers):
+        found["model"] = ":".join(number[2:] for number in numbers)
+        parts = os.path.realpath(host.path(base, "device")).split("/")
+        found["pci"] = [part for part in parts if _PCI_PART.fullmatch(part)]
+
+
 def _speed(host: Host, link: _Link) -> Optional[float]:
     """Link speed in bits/s. sysfs has Mbit/s; -1 (also as unsigned number) or an error mean
     unknown.
     """
     base = "sys/class/net/" + link["ifname"]
-    # The sysfs of another network namespace may have an interface of this name too.
-    if host.text(base, "address") != link.get("address"):
+    if not _is_of(host, base, link):
         return None
     text = host.text(base, "speed") or ""
     return int(text) * 1e6 if text.isdecimal() and 0 < int(text) < 2**32 - 1 else None
