@@ -115,6 +115,10 @@ class Cluster:
     ``clock_offsets`` (seconds) are by host name.
     """
 
+    #: The data planes, and the MTU of all their links.
+    planes = PLANES
+    link_mtu = 1500
+
     def __init__(
         self, hosts=8, racks=2, rate_mbit=100, scenarios=None, clock_offsets=None, directory=None
     ):
@@ -147,7 +151,7 @@ class Cluster:
 
     def address(self, host, plane=MANAGEMENT, family=4) -> str:
         """Of a host or the controller; the controller is on the management network only."""
-        network = (MANAGEMENT, *PLANES).index(plane)
+        network = (MANAGEMENT, *self.planes).index(plane)
         number = 254 if host == CONTROLLER else self._number(host)
         return (
             str(ipaddress.IPv6Address(f"fd00:78:{network}::{number:x}"))
@@ -173,15 +177,15 @@ class Cluster:
     def _port(self, host, plane) -> str:
         """The fabric's end of a host's link."""
         self._number(host)
-        if plane not in (MANAGEMENT, *PLANES):
+        if plane not in (MANAGEMENT, *self.planes):
             raise ValueError(
-                f"{plane!r} is no plane of this cluster; there are {', '.join(PLANES)}"
+                f"{plane!r} is no plane of this cluster; there are {', '.join(self.planes)}"
             )
         return f"{plane}-{host}"
 
     def _mac(self, host, plane) -> str:
         number = 254 if host == CONTROLLER else self._number(host)
-        return f"02:78:00:00:{(MANAGEMENT, *PLANES).index(plane):02x}:{number:02x}"
+        return f"02:78:00:00:{(MANAGEMENT, *self.planes).index(plane):02x}:{number:02x}"
 
     # ---- life ----
 
@@ -297,7 +301,7 @@ class Cluster:
         network = Path(self.nodes[host].root) / "sys/class/net"
         # The interfaces are those of the namespace, not a healthy host's.
         shutil.rmtree(network)
-        for name in (MANAGEMENT, *PLANES):
+        for name in (MANAGEMENT, *self.planes):
             interface = network / name
             interface.mkdir(parents=True)
             # The management network is as fast as the kernel says of veth.
@@ -306,10 +310,10 @@ class Cluster:
                 "address": self._mac(host, name),
                 "speed": speed,
                 "carrier": 1,
-                "mtu": 1500,
+                "mtu": self.link_mtu if name in self.planes else 1500,
                 "operstate": "up",
             }
-            if name in PLANES:
+            if name in self.planes:
                 attributes["address"] = self._mac(host, name)
             for attribute, value in attributes.items():
                 (interface / attribute).write_text(f"{value}\n")
@@ -340,24 +344,18 @@ class Cluster:
         batch = [f"netns add {name}" for name in (CONTROLLER, *self.hosts)]
         batch += [
             f"link add {MANAGEMENT} type bridge {quiet}",
-            *(f"link add {plane}-{rack} type bridge {quiet}" for plane in PLANES for rack in racks),
+            *(
+                f"link add {plane}-{rack} type bridge {quiet}"
+                for plane in self.planes
+                for rack in racks
+            ),
         ]
-        bridges = [MANAGEMENT, *(f"{plane}-{rack}" for plane in PLANES for rack in racks)]
+        bridges = [MANAGEMENT, *(f"{plane}-{rack}" for plane in self.planes for rack in racks)]
+        batch += self._trunks()
         ports = []
-        for plane, (one, other) in itertools.product(PLANES, itertools.combinations(racks, 2)):
-            batch.append(
-                f"link add {plane}-{one}-{other} type veth peer name {plane}-{other}-{one}"
-            )
-            ports += [f"{plane}-{one}-{other}", f"{plane}-{other}-{one}"]
-            batch += [
-                f"link set {plane}-{one}-{other} master {plane}-{one}",
-                f"link set {plane}-{other}-{one} master {plane}-{other}",
-            ]
-        # Trunks do not pass on to trunks, so that three racks and more make no loop.
-        batch += [f"link set dev {port} type bridge_slave isolated on" for port in ports]
         for host, plane in [
             (CONTROLLER, MANAGEMENT),
-            *itertools.product(self.hosts, (MANAGEMENT, *PLANES)),
+            *itertools.product(self.hosts, (MANAGEMENT, *self.planes)),
         ]:
             port = f"{plane}-{host}"
             bridge = MANAGEMENT if plane == MANAGEMENT else f"{plane}-{self.racks[host]}"
@@ -366,12 +364,14 @@ class Cluster:
                 f"{self._mac(host, plane)}",
                 f"link set {port} master {bridge}",
             ]
+            if plane in self.planes:
+                batch.append(f"link set {port} mtu {self.link_mtu}")
             ports.append(port)
         batch += [f"link set {name} up" for name in ("lo", *bridges, *ports)]
         shapers = [
             f"qdisc add dev {self._port(host, plane)} root {_shaper(self.rate_mbit, None)}"
             for host in self.hosts
-            for plane in PLANES
+            for plane in self.planes
         ]
         script = [
             # The fabric's own ends speak no IPv6.
@@ -382,17 +382,44 @@ class Cluster:
         script += [
             f"ip netns exec {name} sh -e {self._script(name)}" for name in (CONTROLLER, *self.hosts)
         ]
+        script += self._routers()
         self._inside("sh", "-e", input="\n".join(script))
+
+    def _trunks(self) -> list:
+        """Lines for `ip` that join the racks' bridges: a trunk between each two. Trunks do not pass
+        on to trunks, so that three racks and more make no loop.
+        """
+        racks = sorted(set(self.racks.values()))
+        batch = []
+        for plane, (one, other) in itertools.product(self.planes, itertools.combinations(racks, 2)):
+            batch.append(
+                f"link add {plane}-{one}-{other} type veth peer name {plane}-{other}-{one}"
+            )
+            for port, rack in ((f"{plane}-{one}-{other}", one), (f"{plane}-{other}-{one}", other)):
+                batch += [
+                    f"link set {port} master {plane}-{rack}",
+                    f"link set dev {port} type bridge_slave isolated on",
+                    f"link set {port} up",
+                ]
+        return batch
+
+    def _routers(self) -> list:
+        """Shell lines that set up routers between the racks; here there are none."""
+        return []
+
+    def _addressing(self, name, link) -> list:
+        """Lines for `ip` that give an interface of a host, or of the controller, its addresses."""
+        return [
+            f"addr add {self.address(name, link)}/24 dev {link}",
+            f"addr add {self.address(name, link, 6)}/64 dev {link} nodad",
+        ]
 
     def _script(self, name) -> Path:
         """What sets up the inside of a namespace."""
-        links = [MANAGEMENT] if name == CONTROLLER else [MANAGEMENT, *PLANES]
+        links = [MANAGEMENT] if name == CONTROLLER else [MANAGEMENT, *self.planes]
         ip = [f"link set {link} up" for link in ("lo", *links)]
         for link in links:
-            ip += [
-                f"addr add {self.address(name, link)}/24 dev {link}",
-                f"addr add {self.address(name, link, 6)}/64 dev {link} nodad",
-            ]
+            ip += self._addressing(name, link)
         script = [
             "for name in all default; do echo 0 > /proc/sys/net/ipv6/conf/$name/accept_dad; "
             "echo 0 > /proc/sys/net/ipv6/conf/$name/accept_ra; done",
@@ -406,7 +433,7 @@ class Cluster:
                     "tc",
                     [
                         f"qdisc add dev {plane} root {_shaper(self.rate_mbit, name)}"
-                        for plane in PLANES
+                        for plane in self.planes
                     ],
                 ),
                 self._sshd(name),
@@ -432,7 +459,7 @@ class Cluster:
             "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
             # Private to the cluster, and short: the name of a socket has at most 107 characters.
             "ansible_control_path_dir": "/run/control",
-            "mesh_interfaces": list(PLANES),
+            "mesh_interfaces": list(self.planes),
         }
         hosts = {
             host: {
@@ -642,6 +669,11 @@ class Cluster:
         for side in ("iifname", "oifname"):
             self._drop(f"{side} {self._port(host, plane)} meta length > {limit}", 100)
 
+    def lossy(self, host, plane, percent):
+        """So many percent of all packets of a host are lost, in each direction."""
+        for side in ("iifname", "oifname"):
+            self._drop(f"{side} {self._port(host, plane)}", percent)
+
     def path(self, one, other, plane, percent=0.0, mbit=None, one_way=False):
         """Between two racks so many percent of the packets are lost, or a receiving host gets no
         more than ``mbit``.
@@ -664,7 +696,8 @@ class Cluster:
         """The host's links are down and nothing runs there."""
         self._dead.add(host)
         self._fabric(
-            "ip", [f"link set {self._port(host, plane)} down" for plane in (MANAGEMENT, *PLANES)]
+            "ip",
+            [f"link set {self._port(host, plane)} down" for plane in (MANAGEMENT, *self.planes)],
         )
         pid_file = self.directory / host / "sshd.pid"
         pid_file.unlink()
@@ -696,7 +729,7 @@ class Cluster:
             [
                 f"link set {self._port(host, plane)} up"
                 for host in revived
-                for plane in (MANAGEMENT, *PLANES)
+                for plane in (MANAGEMENT, *self.planes)
             ],
         )
         for host in revived:

@@ -15,8 +15,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from cluster import PLANES
-
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import (
     iperf3_pairs,
     ping_mesh,
@@ -79,8 +77,23 @@ def facts_of(cluster, hosts):
         return dict(zip(hosts, pool.map(ask, hosts)))
 
 
-def run(cluster, facts, seed, rounds=5, duration=2.0, together=True, alive=None, options=None):
-    """Both passes, judged: (what `judge.judge` returns, the plans)."""
+def run(
+    cluster,
+    facts,
+    seed,
+    rounds=5,
+    duration=2.0,
+    together=True,
+    alive=None,
+    options=None,
+    groups=None,
+    once_planned=None,
+    readings=None,
+):
+    """Both passes, judged: (what `judge.judge` returns, the plans). ``groups`` are the racks that
+    the engine knows, by default all; ``once_planned`` takes each plan before its rounds;
+    ``readings`` is a list that gets the readings of each pass.
+    """
     chosen = {
         "iperf3_pairs": {
             **iperf3_pairs.CHECK.defaults(),
@@ -92,9 +105,9 @@ def run(cluster, facts, seed, rounds=5, duration=2.0, together=True, alive=None,
     settings = plan.MeshSettings(
         rounds=rounds,
         together=together,
-        interfaces={host: list(PLANES) for host in cluster.hosts},
+        interfaces={host: list(cluster.planes) for host in cluster.hosts},
         seed=seed,
-        group_of=cluster.racks,
+        group_of=cluster.racks if groups is None else groups,
         group_by="rack",
         options=chosen,
         lead_seconds=6.0,
@@ -108,12 +121,17 @@ def run(cluster, facts, seed, rounds=5, duration=2.0, together=True, alive=None,
             f"seed{seed}",
         )
     ]
+    announce = once_planned or (lambda _plan: None)
+    announce(plans[0])
     passes = [_measure(cluster, alive, plans[0])]
     wanted = judge.second_pass(plans[0], passes[0])
     second = plan.follow_up(plans[0], wanted, time.time(), 6.0) if wanted else None
     if second:
         plans.append(second)
+        announce(second)
         passes.append(_measure(cluster, alive, second))
+    if readings is not None:
+        readings += passes
     return judge.judge(plans, passes), plans
 
 
