@@ -22,11 +22,13 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.d
     read_facts,
     read_plan,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.launch import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.planning.launch import (
     Launch,
     estimate_launch,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.rails import AUTO
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.planning.rails import (
+    AUTO,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.probes.registry import (
     BY_CHECK,
     CHECKS,

@@ -41,7 +41,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.l
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.plan import (
     TIMES_AGAIN,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.schedule import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.planning.schedule import (
     disjoint_rounds,
     ping_peers,
     sampled_rounds,

@@ -8,7 +8,7 @@ over any readings.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings.gpu import (
@@ -361,6 +361,8 @@ def test_no_garbage_makes_it_raise_or_pass(readings):
     JSON.filter(lambda value: value is not None and not isinstance(value, bool)),
 )
 def test_a_part_that_is_not_understood_is_unknown_and_hides_no_error(key, value):
+    # A mode with more members than it has today is understood.
+    assume(not (isinstance(value, dict) and {"current", "pending"} <= value.keys()))
     assert result_of(gpu(**{key: value})).status == "unknown"
     assert (
         key in ("volatile", "sram_threshold_exceeded")

@@ -14,7 +14,7 @@ import pytest
 
 from ansible_collections.autopilot.gpu.plugins.action import mesh_facts, mesh_plan
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import plan
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.launch import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.planning.launch import (
     estimate_launch,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh.clock_base import (

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import perftest
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.rdma import perftest
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.bounded import (
     Completed,
 )
@@ -172,7 +172,7 @@ def test_a_mutated_table_is_never_another_rate(data):
     assert "error" in found or found["bits_per_second"] == pytest.approx(391.85e9, rel=0.03)
 
 
-TARGET = perftest.Target("mlx5_0", 1, 5300, "10.0.0.2", "10.0.0.1", gpu=(3, "0000:1B:00.0"))
+TARGET = perftest.RdmaTarget("mlx5_0", 1, 5300, "10.0.0.2", "10.0.0.1", gpu=(3, "0000:1B:00.0"))
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,10 @@ def test_series_are_counted_of_nodes_that_have_all_metrics(reference):
     groups = list(metrics.groups_of(RunReport.from_dict(reference._document(8, True, 2)), True))
     counted = {sample.metric for group in groups for sample in group.samples}
     assert {metric.name for metric in (*metrics.METRICS, metrics.COMPATIBILITY)} - counted == {
-        "autopilot_retired_pages"
-    }, "a GPU has rows or pages, as many"
+        "autopilot_retired_pages",
+        "autopilot_mesh_rdma_bandwidth_bytes_per_second",
+        "autopilot_mesh_rdma_latency_seconds",
+    }, "a GPU has rows or pages, as many; rdma_pairs runs only where it is named"
     assert (
         sum(sample.metric == "autopilot_finding" for sample in groups[0].samples)
         == metrics.MOST_FINDINGS

@@ -59,6 +59,7 @@ FROM_NODE_TO_FLEET = {
     "node.framework.check",
     "node.framework.check_texts",
     "node.framework.conclude",
+    "node.framework.pair_options",
 }
 MOST_MODULES = 14
 MOST_FILES_OF_THE_CORE = 7

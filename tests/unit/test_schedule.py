@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.schedule import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.planning.schedule import (
     all_rounds,
     disjoint_rounds,
     ping_peers,

@@ -13,7 +13,9 @@ import threading
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import groups
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.planning import (
+    groups,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.documents import (
     read_facts,
 )

@@ -159,7 +159,7 @@ def copied(to, programs):
         )
         _changed(core / registry, "rdma.PROBE)", "rdma.PROBE, blast.PROBE)")
     finders = core / "node/mesh/probes/finders.py"
-    _changed(finders, "import fping, iperf3, perftest", "import fping, iperf3, perftest, programs")
+    _changed(finders, "import fping, iperf3\n", "import fping, iperf3, programs\n")
     _changed(finders, "perftest.find,\n}\n", f"perftest.find,\n{FINDER}")
     programs.mkdir()
     program = programs / "blast"

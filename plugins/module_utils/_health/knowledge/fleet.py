@@ -9,3 +9,6 @@ from __future__ import annotations
 #: Outliers", 1993, recommend 3.5.
 OUTLIER = 3.5
 MAD_TO_DEVIATION = 1.4826
+#: Expected number of healthy nodes failed by the mesh in a run of a healthy fleet: one in a thousand
+#: runs. Our own rule, for a node that costs as much as a house.
+FALSE_DRAINS = 0.001

@@ -12,7 +12,7 @@ from __future__ import annotations
 from statistics import median
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from _health.fleet.mesh import schedule
+from _health.fleet.mesh.planning import schedule
 from _health.model import FAIL, SKIP, UNKNOWN, WARN, CheckResult, Finding, Measurement, concluded
 
 from .peer_results import IPERF, untried_peer

@@ -8,6 +8,7 @@ import re
 from fractions import Fraction
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
+from ...knowledge.fleet import FALSE_DRAINS
 from ...lenient import mapping
 from ...model import FAIL, UNKNOWN, WARN, CheckResult, Finding, concluded, worst
 from ...spelling import unsupported
@@ -20,9 +21,6 @@ _NOT_CHECKED = ("unreachable", "not_checked")
 WOULD_RUN = "would_run"
 
 Limit = Union[int, str]
-
-#: One healthy node in a thousand runs: our own rule, for a node that costs as much as a house.
-FALSE_DRAINS = 0.001
 
 
 class Policy(NamedTuple):

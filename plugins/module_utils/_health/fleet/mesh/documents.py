@@ -54,7 +54,7 @@ class HostClock(TypedDict, total=False):
     spent_seconds: float
 
 
-class NearGpu(TypedDict):
+class HostNearGpu(TypedDict):
     """The GPU next to an HCA: its place in the order of PCI addresses."""
 
     index: Unsigned
@@ -72,7 +72,7 @@ class HostHca(TypedDict, total=False):
     speed: Optional[float]
     gid_index: Optional[Unsigned]
     netdev: Optional[str]
-    gpu: Optional[NearGpu]
+    gpu: Optional[HostNearGpu]
 
 
 class HostTool(TypedDict, total=False):

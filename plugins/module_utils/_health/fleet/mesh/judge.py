@@ -25,6 +25,7 @@ from typing import (
 )
 
 from ...knowledge import network as rules
+from ...knowledge.fleet import FALSE_DRAINS
 from ...knowledge.rdma import LINK_ERRORS
 from ...lenient import number
 from ...node_names import fold_few, natural
@@ -40,7 +41,6 @@ from ...model import (
     Subject,
     concluded,
 )
-from ..judging.policy import FALSE_DRAINS
 from . import localise
 from .documents import Matrix, MeshCause, MeshDocument, MeshExpectation, MissedMeasurement, Plan
 from .localise import Cause

@@ -29,7 +29,7 @@ from .documents import (
     PlannedFinding,
     program_of,
 )
-from .groups import group_hosts
+from .planning.groups import group_hosts
 from .probes.record import ADDRESS, HCA
 from .probes.registry import BY_CHECK, DEFAULT_CHECKS, PROBES
 

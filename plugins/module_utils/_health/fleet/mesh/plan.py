@@ -25,13 +25,13 @@ from typing import (
 )
 
 from .documents import LeftOut, Plan, PlanDescription, PlannedPairs, PlannedPings
-from .launch import estimate_launch
+from .planning.launch import estimate_launch
 from .members import Facts, Members, MeshSettings, endpoint_of, member_at
 from .probes.ping import BIG_COUNT as BIG_COUNT
 from .probes.record import ADDRESS, HCA, PairProbe
 from .probes.registry import CHECKS, DEFAULT_CHECKS, PROBES, planned
-from .rails import AUTO, measured_together
-from .schedule import disjoint_rounds, lightly_loaded, ping_peers, sampled_rounds
+from .planning.rails import AUTO, measured_together
+from .planning.schedule import disjoint_rounds, lightly_loaded, ping_peers, sampled_rounds
 
 __all__ = ["MeshSettings", "describe", "follow_up", "lead", "make", "validate_settings", "shares"]
 

@@ -17,7 +17,7 @@ from .console_rows import (
 from .document import plan_of
 from ..judging.report import FIT, FITNESS_TEXTS, SKIPPED, RunReport
 from ..mesh.documents import MeshReport
-from ..mesh.groups import group_hint
+from ..mesh.planning.groups import group_hint
 from ..mesh.plan import plan_text
 from ...model import FAIL, PASS, SKIP, STATUSES
 from ...node_names import fold, fold_within

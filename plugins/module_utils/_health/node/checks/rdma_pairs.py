@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
-from ..system import fping, hcas, perftest, programs
-from ..system.hcas import HcaPort
-from ..system.perftest import RdmaLegReading
+from ..system import fping, programs
+from ..system.rdma import hcas, perftest
+from ..system.rdma.hcas import HcaPort
+from ..system.rdma.perftest import RdmaLegReading
 from ..system.programs import ErrorReading, ProgramReading
 from ..framework import busy_gate
 from ..framework.check import ON_MESH, Check, Options, Readings
@@ -169,7 +170,7 @@ def _measure_peer(
 ) -> RdmaLegReading:
     options = probe.options
     gpu = hca["gpu"] if options["gpu_memory"] and perftest.can_use_gpu(program) else None
-    target = perftest.Target(
+    target = perftest.RdmaTarget(
         device=hca["device"],
         port=hca["port"],
         tcp_port=options["port"],

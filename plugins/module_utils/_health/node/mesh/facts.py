@@ -10,7 +10,8 @@ import os
 import time
 from typing import Any, Callable, Dict, List, Optional, cast
 
-from ..system import hcas, interfaces, programs
+from ..system import interfaces, programs
+from ..system.rdma import hcas
 from ..system.host import Host
 from ..system.programs import ProgramReading
 from ..framework import busy_gate

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Callable, Dict
 
-from ...system import fping, iperf3, perftest
+from ...system import fping, iperf3
+from ...system.rdma import perftest
 from ...system.programs import ProgramReading
 
 FINDERS: Dict[str, Callable[[], ProgramReading]] = {

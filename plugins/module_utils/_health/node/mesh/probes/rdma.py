@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, List, Optional
 
-from ...system import hcas, perftest
+from ...system.rdma import hcas, perftest
 from ...system.bounded import Completed
 from ...system.host import Host
 from ...system.programs import ProgramReading
@@ -66,10 +66,10 @@ def _is_end(value: Any) -> bool:
 
 def _target(
     tool: ProgramReading, window: ShareWindow, leg: str, port: int, peer: Optional[str]
-) -> perftest.Target:
+) -> perftest.RdmaTarget:
     settings, end = window["settings"], window["endpoint"]
     gpu = end.get("gpu") if settings["gpu_memory"] else None
-    return perftest.Target(
+    return perftest.RdmaTarget(
         device=end["device"],
         port=end["port"],
         tcp_port=port,

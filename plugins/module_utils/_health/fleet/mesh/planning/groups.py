@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from .documents import HostFacts, Plan
+from ..documents import HostFacts, Plan
 
 LABELS = "labels"
 #: Share of the hosts with a known place that share it with another host. Below it the places are

@@ -10,10 +10,10 @@ import os
 import re
 from typing import Dict, List, Optional, Tuple, TypedDict
 
-from . import programs
-from .bounded import run
-from .host import Host, sysfs_name, whole_number
-from ...knowledge.rdma import LINK_ERRORS, LOAD_COUNTERS
+from .. import programs
+from ..bounded import run
+from ..host import Host, sysfs_name, whole_number
+from ....knowledge.rdma import LINK_ERRORS, LOAD_COUNTERS
 
 #: Lines of `ethtool -S` that count pause frames of a priority (PFC) or of the link.
 _PAUSE = re.compile(r"\s*((?:rx|tx)_(?:prio[0-7]|global)_pause(?:_transition)?): (\d+)\s*$")

@@ -13,7 +13,7 @@ import heapq
 from statistics import median
 from typing import Dict, List, Mapping, NamedTuple, Optional
 
-from .documents import HostFacts
+from ..documents import HostFacts
 
 #: Shortest time in seconds from a plan to its first window; the share and the seconds by which an
 #: estimate may be wrong.

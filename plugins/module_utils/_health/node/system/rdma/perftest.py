@@ -16,10 +16,10 @@ import math
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, TypedDict
 
-from . import programs
-from .bounded import Completed, run
-from .programs import ErrorReading, ProgramReading
-from ...lenient import mapping, number
+from .. import programs
+from ..bounded import Completed, run
+from ..programs import ErrorReading, ProgramReading
+from ....lenient import mapping, number
 
 #: The programs that measure rates and latencies.
 RATE_PROGRAM, LATENCY_PROGRAM = "ib_write_bw", "ib_write_lat"
@@ -113,7 +113,7 @@ class RdmaLegReading(TypedDict, total=False):
     error: ErrorReading
 
 
-class Target(NamedTuple):
+class RdmaTarget(NamedTuple):
     """A measurement: this host's device and port, and how it is measured."""
 
     device: str
@@ -173,7 +173,7 @@ def can_use_gpu(program: ProgramReading) -> bool:
     return "use_cuda" in features or "use_cuda_bus_id" in features
 
 
-def rate_argv(program: ProgramReading, target: Target) -> List[str]:
+def rate_argv(program: ProgramReading, target: RdmaTarget) -> List[str]:
     """The command line of either end of a rate; both ends need the same of all options but the
     device and the GPU.
     """
@@ -184,14 +184,14 @@ def rate_argv(program: ProgramReading, target: Target) -> List[str]:
     return argv + _gpu(program, target) + ([target.peer] if target.peer else [])
 
 
-def latency_argv(program: ProgramReading, target: Target) -> List[str]:
+def latency_argv(program: ProgramReading, target: RdmaTarget) -> List[str]:
     """The command line of either end of a latency, which is measured in the hosts' memory."""
     argv = [program["latency"], *_common(program, target)]
     argv += ["-n", str(LATENCY_EXCHANGES), "-s", str(LATENCY_SIZE)]
     return argv + ([target.peer] if target.peer else [])
 
 
-def _common(program: ProgramReading, target: Target) -> List[str]:
+def _common(program: ProgramReading, target: RdmaTarget) -> List[str]:
     features = program.get("features") or []
     argv = ["-d", target.device, "-i", str(target.port), "-p", str(target.tcp_port), "-F"]
     argv += ["-x", str(target.gid_index)] if target.gid_index is not None else []
@@ -203,7 +203,7 @@ def _common(program: ProgramReading, target: Target) -> List[str]:
     return argv
 
 
-def _gpu(program: ProgramReading, target: Target) -> List[str]:
+def _gpu(program: ProgramReading, target: RdmaTarget) -> List[str]:
     features = program.get("features") or []
     if target.gpu is None or not can_use_gpu(program):
         return []

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from .documents import HostFacts, Plane
+from ..documents import HostFacts, Plane
 
 AUTO = "auto"
 #: Cores of a host for each network: one for the traffic of iperf3, one for the interrupts of the

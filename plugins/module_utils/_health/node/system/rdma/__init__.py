@@ -1,0 +1,3 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The ports of HCAs, and perftest, which measures between them."""
