@@ -248,6 +248,7 @@ OURS = {
     "duration": 6.0,
     "streams": 1,
     "zerocopy": True,
+    "oversubscription": 1.0,
     "minimum": None,
     "ports": "5200-5299",
     "force": False,

@@ -44,6 +44,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh i
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult
 
+import fabric  # noqa: E402
 from mesh_world import RATE, World  # noqa: E402
 
 SEEDS = range(10)
@@ -1301,3 +1302,39 @@ def test_check_mode_keeps_what_is_known_without_running():
     plan = report.plan_of(RunReport.from_dict(document))
     rows = {row.check: (row.intrusion, row.nodes) for row in plan}
     assert rows == {"ping_mesh": ("light", 8), "iperf3_pairs": ("light", 8)}
+
+
+# ---- on modelled fabrics ----
+
+#: Fabrics of tests/worlds/fabric_rows.py, and numbers of hosts. tests/benchmark/fabrics.py runs all of
+#: them over many seeds.
+MODELLED = [
+    ("healthy: 1:1 Clos, hashed, uplinks at NIC speed", 32),
+    ("healthy: 4:1, hashed, labelled", 32),
+    ("healthy: 4:1, hashed, unlabelled", 8),
+    ("healthy: 4:1, hashed, unlabelled", 32),
+    ("healthy: 4:1, 10 % unlabelled", 32),
+    ("healthy: half the racks 50G, speeds not told", 32),
+    ("healthy: half the hosts have slower cores", 32),
+    ("host slow, unlabelled", 32),
+    ("host 15 % slow", 32),
+    ("host loses 2 % each way, rate fine", 32),
+    ("host bad in a random half of the rounds", 32),
+    ("host stalls in 60 % of the rounds", 32),
+    ("host's port trained to half its speed", 32),
+    ("host's iperf3 hangs while hellos pass", 32),
+    ("spine with MTU 1500", 32),
+    ("spine loses 5 %", 32),
+    ("leaf down", 32),
+    ("rack slow to 60 %", 32),
+    ("1:1 Clos, uplinks at NIC speed, and a slow host", 32),
+    ("4:1, labelled, and a slow host", 32),
+    ("half the hosts have slower cores, and a slow NIC", 32),
+]
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("row, hosts", MODELLED)
+def test_a_modelled_fabric_is_judged_right(row, hosts, seed):
+    outcome = fabric.run(row, hosts, seed)
+    assert outcome.is_right and not outcome.wrong, outcome

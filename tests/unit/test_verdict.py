@@ -72,6 +72,7 @@ def finding(code, status, action="watch", subject=GPU3):
         ({"max_unknown": "5%"}, Policy(max_unknown="5%")),
         ({"max_unknown": "0.5 %"}, Policy(max_unknown="0.5 %")),
         ({"max_partial": 2}, Policy(max_partial=2)),
+        ({"false_drains": 0.01}, Policy(false_drains=0.01)),
         ({"unfit": ["warn", "fail"]}, Policy(unfit=("fail", "warn"))),
         ({"warn_only": ["power_limit_lowered"]}, Policy(warn_only=("power_limit_lowered",))),
     ],
@@ -88,7 +89,7 @@ def test_policy(given_policy, expected):
         (
             {"max_unfits": 1},
             "policy: unsupported option 'max_unfits'; supported: unfit, warn_only, max_unfit, "
-            "max_unknown, max_partial (did you mean 'max_unfit'?)",
+            "max_unknown, max_partial, false_drains (did you mean 'max_unfit'?)",
         ),
         (
             {"max_unfit": -1},
@@ -100,6 +101,8 @@ def test_policy(given_policy, expected):
         ({"max_unknown": "101%"}, "policy.max_unknown: '101%' is invalid"),
         ({"max_unknown": "-5%"}, "policy.max_unknown: '-5%' is invalid"),
         ({"max_partial": "all"}, "policy.max_partial: 'all' is invalid"),
+        ({"false_drains": 2}, "policy.false_drains: 2 is invalid; expected a number from 0 to 1"),
+        ({"false_drains": True}, "policy.false_drains: True is invalid"),
         ({"unfit": []}, "policy.unfit: [] is invalid; expected a list that contains fail"),
         ({"unfit": ["warn"]}, "policy.unfit: ['warn'] is invalid"),
         ({"unfit": "fail"}, "policy.unfit: 'fail' is invalid"),

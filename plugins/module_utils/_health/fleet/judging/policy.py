@@ -116,10 +116,8 @@ def _limit(name: str, value: Any) -> Limit:
 
 
 def _expected_number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
-        raise _invalid(
-            name, value, "an expected number of nodes above 0 and up to 1, such as 0.001"
-        )
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise _invalid(name, value, "a number from 0 to 1, such as 0.001")
     return float(value)
 
 

@@ -60,9 +60,9 @@ def _parts(seen: List[Observation]) -> List[Set[str]]:
         return host
 
     for (first, second), is_good in good.items():
-        one, other = find(first), find(second)
+        begin, end = find(first), find(second)
         if is_good:
-            root[one] = other
+            root[begin] = end
     parts: Dict[str, Set[str]] = {}
     for host in list(root):
         parts.setdefault(find(host), set()).add(host)
