@@ -126,8 +126,8 @@ _SLOTS = ((0, 1, 2), (0, 1), (0, 2), (1, 2), (0,), (1,), (2,))
 _RANKS = {GROUP: -1, PATH: 0, UNDECIDED: 1, INTERFACE: 2}
 
 
-#: By class of observations (see `_Localiser.classes`): numbers of bad measurements, of all, of bad
-#: pairs and of all.
+#: By class of observations (see `_Localiser.classes`): numbers of bad measurements, of all, of pairs
+#: that were bad again, and of all.
 Counts = Dict[int, List[int]]
 
 
@@ -273,15 +273,15 @@ class _Localiser:
     def _shares_by_class(
         self, number: int, one: Observation, relation: str
     ) -> List[Tuple[int, List[int]]]:
-        """What an observation adds to each class: bad measurements, all, whether most are bad, 1. The
-        retest of rates, with few pairs at once, is a class of its own.
+        """What an observation adds to each class: bad measurements, all, whether the pair was bad
+        again, 1. The retest of rates, with few pairs at once, is a class of its own.
         """
         again = one.again if one.directed and relation != SAME else (0, 0)
         key = (one.plane, one.directed, relation, self.tallies[number], again)
         found = self._known_shares.get(key)
         if found is None:
             bad, times = self.tallies[number]
-            sick = int(2 * bad > times)
+            sick = int(times > 1 and 2 * bad > times)
             found = []
             self._known_shares[key] = found
             for few, counts in ((False, (bad - again[0], times - again[1])), (True, again)):
@@ -487,8 +487,12 @@ class _Localiser:
         least = 1.0
         for slot in slots:
             tally = self._tally(part, slot, own)
-            bad, times, sick, pairs = (
+            bad, times, _persistent, pairs = (
                 sum(counts[place] for counts in tally.values()) for place in range(4)
+            )
+            sick = sum(
+                self.cover[number] == (number in own) and self.seen[number].bad
+                for number in part.bad[slot]
             )
             if not bad:
                 continue
