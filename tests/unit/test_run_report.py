@@ -64,6 +64,7 @@ policies = st.builds(
     st.sampled_from([0, 2]),
     st.sampled_from([0, "50%"]),
     st.sampled_from([0, "100%"]),
+    st.sampled_from([0.0, 0.001]),
 )
 
 

@@ -67,6 +67,8 @@ _INNER_KINDS = (
     "nlmon",
     "xfrm",
 )
+#: Names of the interfaces of InfiniBand ports, by the kernel and by udev.
+_IPOIB = re.compile(r"ib(\d+|p\d+|s\d+)")
 #: Minimum share of other hosts that use an automatically chosen interface before a host gets a
 #: finding for no carrier on its own; and before a host with fewer interfaces gets a finding for the
 #: missing ones. A fleet may have several kinds of nodes.
@@ -260,7 +262,11 @@ class Members:
         found: List[PlannedFinding] = []
         for place in sorted(self._only_management - measured):
             facts = self.facts[place]
-            ports = [name_of(hca) for hca in _infiniband(facts)] if facts else []
+            ports = (
+                [name_of(hca) for hca in _infiniband(facts)] or _infiniband_interfaces(facts)
+                if facts
+                else []
+            )
             if not ports:
                 continue
             names = ", ".join(ports[:8]) + (", ..." if len(ports) > 8 else "")
@@ -787,6 +793,18 @@ def _infiniband(facts: HostFacts) -> List[HostHca]:
         hca
         for hca in facts.get("hcas", [])
         if hca.get("active") and hca.get("link_layer") == "InfiniBand"
+    ]
+
+
+def _infiniband_interfaces(facts: HostFacts) -> List[str]:
+    """Interfaces of InfiniBand ports (IPoIB) that are up and have no address."""
+    return [
+        one["name"]
+        for one in facts["interfaces"]
+        if _IPOIB.match(one["name"])
+        and one.get("up")
+        and one.get("carrier") is not False
+        and not one["addresses"]
     ]
 
 
