@@ -15,7 +15,7 @@ import pytest
 import rdma_world
 from module_call import call
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.rdma import (
     hcas,
     perftest,
 )
