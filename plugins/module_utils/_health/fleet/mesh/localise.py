@@ -1097,15 +1097,27 @@ class _Localiser:
         """True if so many pairs of this class are slow without a reason that this one proves
         nothing.
         """
-        shares = self.shares_of[number]
-        measured = sum(self.rest[kind][1] for kind, _counts in shares) if self.rest else 0
+        mine = self._of_pair(number)
+        bad, measured = (
+            sum(self.rest[kind][place] - mine[kind][place] for kind in mine) if self.rest else 0
+            for place in (0, 1)
+        )
         return (
             self.strays
             and self.seen[number].kind in ("slow", "latency", "loss")
             and measured >= LEAST_STRAY
-            and max(self._background(kind, counts) for kind, counts in shares) > CLEAN
+            and bad > CLEAN * measured
             and self._chance_of_pair(number) > self.by_chance
         )
+
+    def _of_pair(self, number: int) -> Dict[int, List[int]]:
+        """What a bad pair adds to each class, both ways."""
+        one = self.seen[number]
+        mine: Dict[int, List[int]] = {}
+        for other in self._both_ways[one.plane, _ends(one)]:
+            for kind, counts in self.shares_of[other]:
+                mine[kind] = _sum(mine.get(kind, [0, 0, 0, 0]), counts)
+        return mine
 
     def _is_folded(self, one: Observation) -> bool:
         """True if an end is faulty at times, or in its other direction: more of the same."""
@@ -1192,11 +1204,7 @@ class _Localiser:
     def _chance_of_pair(self, number: int) -> float:
         """Expected number of healthy pairs that look as bad as this one."""
         bad, times = self.tallies[number]
-        one, shares = self.seen[number], self.shares_of[number]
-        mine: Dict[int, List[int]] = {}
-        for other in self._both_ways[one.plane, _ends(one)]:
-            for kind, counts in self.shares_of[other]:
-                mine[kind] = _sum(mine.get(kind, [0, 0, 0, 0]), counts)
+        shares, mine = self.shares_of[number], self._of_pair(number)
         expected = sum(counts[1] * self._background(kind, mine[kind]) for kind, counts in shares)
         measured = sum(self.rest[kind][1] for kind, _counts in shares) if self.rest else times
         return tail(bad, times, expected / times) * measured
