@@ -110,7 +110,10 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._option_values import fail_on_negative
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh import node_daemon
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh import (
+    node_daemon,
+    node_process,
+)
 
 
 def main() -> None:
@@ -145,10 +148,10 @@ def main() -> None:
         )
     except ValueError as error:
         module.fail_json(msg=str(error))
-    except node_daemon.MeshError as error:
+    except node_process.MeshError as error:
         # So that the verdict can say why there are no readings.
         module.fail_json(
-            msg=str(error), mesh=node_daemon.nothing(options["run"] or "", "none", str(error))
+            msg=str(error), mesh=node_process.nothing(options["run"] or "", "none", str(error))
         )
     changed = mesh["state"] in ("started", "would_start") or bool(
         mesh.get("replaced") or mesh.get("ended")
@@ -171,14 +174,14 @@ def _collect(options: dict, check_mode: bool) -> dict:
         options["host_root"],
     )
     if share is None:
-        return node_daemon.collect(
+        return node_process.collect(
             options["run"], wait_seconds, take=not check_mode, host_root=root
         )
     if not isinstance(share, dict) or not isinstance(share.get("run"), str):
         raise ValueError(
             f"share: {share!r} is invalid; expected a dictionary with run, pass and host"
         )
-    return node_daemon.collect(
+    return node_process.collect(
         share["run"],
         wait_seconds,
         take=not check_mode,
@@ -190,8 +193,8 @@ def _collect(options: dict, check_mode: bool) -> dict:
 
 def _end(options: dict, check_mode: bool) -> dict:
     if not check_mode:
-        return {"state": "none", "ended": node_daemon.stop(options["run"], options["host_root"])}
-    found = node_daemon.state(options["host_root"])
+        return {"state": "none", "ended": node_process.stop(options["run"], options["host_root"])}
+    found = node_process.state(options["host_root"])
     return {
         "state": found["state"],
         "ended": found.get("run") if options["run"] in (None, found.get("run")) else None,

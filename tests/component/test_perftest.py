@@ -26,8 +26,8 @@ DEVICES = {"devices": {"mlx5_0:1": {"gbits": 0.4}}}
 
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
-    def put(scenario=DEVICES, **how):
-        folder = rdma_world.stand_in(tmp_path / "bin", scenario, **how)
+    def put(scenario=None, **how):
+        folder = rdma_world.stand_in(tmp_path / "bin", scenario or DEVICES, **how)
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
         return folder
 

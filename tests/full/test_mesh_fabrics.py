@@ -102,8 +102,8 @@ def test_a_slow_host_in_a_hashed_fabric_is_named_over_ssh(tmp_path):
 
 @pytest.fixture(scope="module")
 def four():
-    with fabric_of(hosts=4, racks=2, spines=2, uplink_mbit=50) as made:
-        yield made
+    with contextlib.ExitStack() as stack:
+        yield stack.enter_context(fabric_of(hosts=4, racks=2, spines=2, uplink_mbit=50))
 
 
 def rate(fabric, source, target, *options):

@@ -17,7 +17,11 @@ import time
 import pytest
 import rdma_world
 
-from test_mesh_run import ADDRESSES, cable, other, reasons  # noqa: F401
+import test_mesh_run
+from test_mesh_run import ADDRESSES, other, reasons
+
+#: Two hosts with a cable between them, a fixture of the neighbour.
+cable = test_mesh_run.cable
 
 HANDSHAKE, LEG, SLACK = 0.8, 1.0, 2.0
 WINDOW = HANDSHAKE + 2 * LEG + 1.0 + 3 * SLACK + 1.0

@@ -16,6 +16,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framewo
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh import (
     node_daemon,
+    node_process,
     facts,
 )
 
@@ -28,7 +29,7 @@ def main() -> None:
     elif sys.argv[1] == "start":
         answer = node_daemon.start(given["share"], given["host_root"])
     else:
-        answer = node_daemon.collect(given["run"], wait_seconds=5.0, host_root=given["host_root"])
+        answer = node_process.collect(given["run"], wait_seconds=5.0, host_root=given["host_root"])
     print(json.dumps(answer))
 
 

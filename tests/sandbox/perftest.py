@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Stands in for perftest's ``ib_write_bw`` and ``ib_write_lat``, without RDMA hardware: it really

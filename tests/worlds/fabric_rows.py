@@ -213,37 +213,37 @@ def few(n: int) -> int:
 
 
 @row("healthy: adaptive routing")
-def _(n, _rng):
+def healthy_adaptive_routing(n, _rng):
     return healthy(fabric(n))
 
 
 @row("healthy: 1:1 Clos, hashed, fast uplinks")
-def _(n, _rng):
+def healthy_1_1_clos_hashed_fast_uplinks(n, _rng):
     return healthy(fabric(n, "fast"))
 
 
 @row("healthy: 1:1 Clos, hashed, uplinks at NIC speed")
-def _(n, _rng):
+def healthy_1_1_clos_hashed_uplinks_at_nic_speed(n, _rng):
     return healthy(fabric(n, "equal"))
 
 
 @row("healthy: 1:1 Clos, hashed, uplinks at NIC speed, unlabelled")
-def _(n, _rng):
+def healthy_1_1_clos_hashed_uplinks_at_nic_speed_unlabelled(n, _rng):
     return healthy(fabric(n, "equal", "none"))
 
 
 @row("healthy: 1:1 Clos, hashed, 8 streams")
-def _(n, _rng):
+def healthy_1_1_clos_hashed_8_streams(n, _rng):
     return healthy(fabric(n, "equal"), streams=8)
 
 
 @row("healthy: one rack")
-def _(n, _rng):
+def healthy_one_rack(n, _rng):
     return healthy(fabric(n, rack_size=n))
 
 
 @row("healthy: one rack, unlabelled")
-def _(n, _rng):
+def healthy_one_rack_unlabelled(n, _rng):
     return healthy(fabric(n, labels="none", rack_size=n))
 
 
@@ -280,27 +280,27 @@ def mixed(n, rng, told, by_rack=True, **changes):
 
 
 @row("healthy: half the racks 50G, told")
-def _(n, rng):
+def healthy_half_the_racks_50g_told(n, rng):
     return healthy(mixed(n, rng, True))
 
 
 @row("healthy: half the racks 50G, speeds not told")
-def _(n, rng):
+def healthy_half_the_racks_50g_speeds_not_told(n, rng):
     return healthy(mixed(n, rng, False))
 
 
 @row("healthy: half the racks 50G, speeds not told, unlabelled")
-def _(n, rng):
+def healthy_half_the_racks_50g_speeds_not_told_unlabelled(n, rng):
     return healthy(mixed(n, rng, False, labels="none"))
 
 
 @row("healthy: every second host 50G, speeds not told")
-def _(n, rng):
+def healthy_every_second_host_50g_speeds_not_told(n, rng):
     return healthy(mixed(n, rng, False, by_rack=False))
 
 
 @row("healthy: a quarter of the hosts 100G, told for half of all")
-def _(n, rng):
+def healthy_a_quarter_of_the_hosts_100g_told_for_half_of_all(n, rng):
     world = fabric(n, core=120e9, uplink_speed=800e9)
     world.nics = {host: 100e9 for host in world.hosts[::4]}
     world.told = {host: rng.random() < 0.5 for host in world.hosts}
@@ -316,32 +316,32 @@ def busy_cores(n, rng, share, told=True, low=48e9, high=125e9):
 
 
 @row("healthy: half the hosts have slower cores")
-def _(n, rng):
+def healthy_half_the_hosts_have_slower_cores(n, rng):
     return healthy(busy_cores(n, rng, 0.5))
 
 
 @row("healthy: half the hosts have slower cores, speeds not told")
-def _(n, rng):
+def healthy_half_the_hosts_have_slower_cores_speeds_not_told(n, rng):
     return healthy(busy_cores(n, rng, 0.5, told=False))
 
 
 @row("healthy: a quarter of the hosts have slower cores")
-def _(n, rng):
+def healthy_a_quarter_of_the_hosts_have_slower_cores(n, rng):
     return healthy(busy_cores(n, rng, 0.25))
 
 
 @row("healthy: one host has a slower core")
-def _(n, rng):
+def healthy_one_host_has_a_slower_core(n, rng):
     return healthy(busy_cores(n, rng, 1 / n))
 
 
 @row("healthy: all cores slower than the link")
-def _(n, rng):
+def healthy_all_cores_slower_than_the_link(n, rng):
     return healthy(busy_cores(n, rng, 1.0))
 
 
 @row("healthy: cores of three speeds")
-def _(n, rng):
+def healthy_cores_of_three_speeds(n, rng):
     world = busy_cores(n, rng, 0.0)
     world.cores = {host: rng.choice([35e9, 55e9, 80e9]) for host in world.hosts}
     return healthy(world)
@@ -355,12 +355,12 @@ def one_core_each(n, rng):
 
 
 @row("healthy: 400G NICs, one core each")
-def _(n, rng):
+def healthy_400g_nics_one_core_each(n, rng):
     return healthy(one_core_each(n, rng))
 
 
 @row("healthy: 100G NICs, limited by interrupts")
-def _(n, _rng):
+def healthy_100g_nics_limited_by_interrupts(n, _rng):
     return healthy(
         fabric(n, nic=100e9, core=38e9, cpu_seen=0.6),
         "all are as slow, and the CPU that iperf3 reports does not tell why",
@@ -368,21 +368,21 @@ def _(n, _rng):
 
 
 @row("healthy: a tenth of the hosts are 10G, told", least=8)
-def _(n, rng):
+def healthy_a_tenth_of_the_hosts_are_10g_told(n, rng):
     world = fabric(n)
     world.nics = {host: 10e9 for host in rng.sample(world.hosts, max(2, n // 10))}
     return healthy(world, "told speeds; a warning about an odd link speed is right, a FAIL is not")
 
 
 @row("healthy: bonds of two ports")
-def _(n, _rng):
+def healthy_bonds_of_two_ports(n, _rng):
     return healthy(
         fabric(n, "fast", ports=2, uplink_speed=200e9), "a flow reaches half the bond's speed"
     )
 
 
 @row("healthy: bonds of two ports, 4 streams")
-def _(n, _rng):
+def healthy_bonds_of_two_ports_4_streams(n, _rng):
     return healthy(
         fabric(n, "fast", ports=2, core=90e9, uplink_speed=200e9),
         "rates of one or two ports by chance",
@@ -394,57 +394,57 @@ RAILS = tuple(f"eth{number}" for number in range(1, 9))
 
 
 @row("healthy: 4 rails")
-def _(n, _rng):
+def healthy_4_rails(n, _rng):
     return healthy(fabric(n, planes=RAILS[:4]))
 
 
 @row("healthy: 4 rails, hashed, uplinks at NIC speed")
-def _(n, _rng):
+def healthy_4_rails_hashed_uplinks_at_nic_speed(n, _rng):
     return healthy(fabric(n, "equal", planes=RAILS[:4]))
 
 
 @row("healthy: 8 rails together")
-def _(n, _rng):
+def healthy_8_rails_together(n, _rng):
     return healthy(fabric(n, planes=RAILS), together=True)
 
 
 @row("healthy: 8 rails together, PCIe carries four of them")
-def _(n, _rng):
+def healthy_8_rails_together_pcie_carries_four_of_them(n, _rng):
     return healthy(fabric(n, planes=RAILS, bus=100e9), together=True)
 
 
 @row("healthy: MTU 1500")
-def _(n, _rng):
+def healthy_mtu_1500(n, _rng):
     return healthy(fabric(n, mtu=1500))
 
 
 @row("healthy: noisy neighbours")
-def _(n, _rng):
+def healthy_noisy_neighbours(n, _rng):
     return healthy(fabric(n, noise=0.04, dips=0.01))
 
 
 @row("healthy: noisy neighbours, hashed, uplinks at NIC speed")
-def _(n, _rng):
+def healthy_noisy_neighbours_hashed_uplinks_at_nic_speed(n, _rng):
     return healthy(fabric(n, "equal", noise=0.04, dips=0.01))
 
 
 @row("healthy: every path loses 0.05 %")
-def _(n, _rng):
+def healthy_every_path_loses_0_05(n, _rng):
     return healthy(fabric(n, ambient_loss=0.0005))
 
 
 @row("healthy: 1 % of the legs have no figure")
-def _(n, _rng):
+def healthy_1_of_the_legs_have_no_figure(n, _rng):
     return healthy(fabric(n, hiccups=0.01))
 
 
 @row("healthy: two halls, 1 ms apart")
-def _(n, _rng):
+def healthy_two_halls_1_ms_apart(n, _rng):
     return healthy(fabric(n, hall_ms=1.0))
 
 
 @row("healthy: other traffic on some uplinks in some rounds")
-def _(n, _rng):
+def healthy_other_traffic_on_some_uplinks_in_some_rounds(n, _rng):
     world = fabric(n, "fast")
     for leaf in set(world.leaf.values()):
         for uplink in range(world.uplinks):
@@ -454,39 +454,39 @@ def _(n, _rng):
 
 
 @row("healthy: virtual machines that report 10G and get 25G")
-def _(n, _rng):
+def healthy_virtual_machines_that_report_10g_and_get_25g(n, _rng):
     world = fabric(n)
     world.told = {host: 10e9 for host in world.hosts}
     return healthy(world)
 
 
 @row("healthy: 100G, each connection limited to 10G by the provider")
-def _(n, _rng):
+def healthy_100g_each_connection_limited_to_10g_by_the_provider(n, _rng):
     return healthy(fabric(n, "fast", nic=100e9, mtu=1500, flow_limit=10e9))
 
 
 @row("healthy: 100G, each of 4 streams limited to 5G by the provider")
-def _(n, _rng):
+def healthy_100g_each_of_4_streams_limited_to_5g_by_the_provider(n, _rng):
     return healthy(fabric(n, "fast", nic=100e9, mtu=1500, flow_limit=5e9), streams=4)
 
 
 @row("healthy: noise of 6 %")
-def _(n, _rng):
+def healthy_noise_of_6(n, _rng):
     return healthy(fabric(n, noise=0.06, dips=0.01))
 
 
 @row("healthy: 1:1 Clos, hashed, uplinks at NIC speed, all pairs", only=(8, 16))
-def _(n, _rng):
+def healthy_1_1_clos_hashed_uplinks_at_nic_speed_all_pairs(n, _rng):
     return healthy(fabric(n, "equal"), rounds="all")
 
 
 @row("healthy: racks of unequal size")
-def _(n, _rng):
+def healthy_racks_of_unequal_size(n, _rng):
     return healthy(fabric(n, rack_size=max(3, rack_size(n) * 3 // 4)))
 
 
 @row("healthy: every rack label is wrong")
-def _(n, rng):
+def healthy_every_rack_label_is_wrong(n, rng):
     world = fabric(n, ratio=2)
     told = list(world.labels.values())
     rng.shuffle(told)
@@ -502,7 +502,7 @@ row("healthy: few hosts", only=(2, 3, 4))(tiny("adaptive"))
 
 
 @row("healthy: two racks of two, 2:1", only=(4,))
-def _(n, _rng):
+def healthy_two_racks_of_two_2_1(n, _rng):
     return healthy(fabric(n, ratio=2, rack_size=2))
 
 
@@ -618,7 +618,7 @@ one_host(
 
 
 @row("host's port trained to half its speed")
-def _(n, rng):
+def host_s_port_trained_to_half_its_speed(n, rng):
     world = fabric(n)
     host = rng.choice(world.hosts)
     world.nics[host] = 12.5e9
@@ -626,7 +626,7 @@ def _(n, rng):
 
 
 @row("hosts of which 10 % have MTU 1500")
-def _(n, rng):
+def hosts_of_which_10_have_mtu_1500(n, rng):
     world = fabric(n)
     bad = rng.sample(world.hosts, max(1, n // 10))
     world.mtus = {host: 1500 for host in bad}
@@ -635,7 +635,7 @@ def _(n, rng):
 
 def odd_host(name, attribute, right, wanted="unknown", note=""):
     @row(name)
-    def _(n, rng):
+    def build(n, rng):
         world = fabric(n)
         host = rng.choice(world.hosts)
         setattr(world, attribute, frozenset([host]))
@@ -661,7 +661,7 @@ odd_host(
 
 
 @row("host silent after the plan")
-def _(n, rng):
+def host_silent_after_the_plan(n, rng):
     world = fabric(n)
     host = rng.choice(world.hosts)
     return Case(
@@ -672,7 +672,7 @@ def _(n, rng):
 
 
 @row("host's clock is off by 2 s")
-def _(n, rng):
+def host_s_clock_is_off_by_2_s(n, rng):
     world = fabric(n)
     host = rng.choice(world.hosts)
     world.facts_of[host] = {
@@ -696,14 +696,14 @@ def infiniband(world: Fabric, hosts: Sequence[str], speed: float = 400e9) -> Non
 
 
 @row("InfiniBand-only hosts without addresses")
-def _(n, _rng):
+def infiniband_only_hosts_without_addresses(n, _rng):
     world = fabric(n, "fast", nic=1e9, planes=("eth0",), mtu=1500)
     infiniband(world, world.hosts)
     return Case(world, Truth("warn", fleet=kinds("fabric_not_measured")))
 
 
 @row("InfiniBand-only hosts without addresses, half of all")
-def _(n, _rng):
+def infiniband_only_hosts_without_addresses_half_of_all(n, _rng):
     world = fabric(n, "fast", nic=1e9, planes=("eth0",), mtu=1500)
     infiniband(world, world.hosts[::2])
     for number, host in enumerate(world.hosts[1::2]):
@@ -717,24 +717,24 @@ def _(n, _rng):
 
 
 @row("2 % of the hosts slow", least=8)
-def _(n, rng):
+def row_2_of_the_hosts_slow(n, rng):
     return with_bad(fabric(n), rng, slow(0.4), SLOW, few(n), direction="both")
 
 
 @row("10 % of the hosts slow", least=32)
-def _(n, rng):
+def row_10_of_the_hosts_slow(n, rng):
     return with_bad(fabric(n), rng, slow(0.5), SLOW, n // 10, direction="both")
 
 
 @row("10 % of the hosts 15 % slow", least=32)
-def _(n, rng):
+def row_10_of_the_hosts_15_slow(n, rng):
     return with_bad(
         fabric(n), rng, slow(0.85), SLOW, n // 10, "warn", direction="both", least_found=0.8
     )
 
 
 @row("two bad hosts in a rack")
-def _(n, rng):
+def two_bad_hosts_in_a_rack(n, rng):
     world = fabric(n)
     start = rng.randrange(n // world.rack_size) * world.rack_size
     rack = world.hosts[start : start + world.rack_size]
@@ -742,7 +742,7 @@ def _(n, rng):
 
 
 @row("a host sends slowly, another loses")
-def _(n, rng):
+def a_host_sends_slowly_another_loses(n, rng):
     case = with_bad(fabric(n), rng, slow(0.4, "transmit"), SLOW, direction="transmit")
     other = rng.choice([host for host in case.world.hosts if host not in case.truth.hosts])
     case.world.host_faults[other, None] = Fault(loss=0.05)
@@ -751,7 +751,7 @@ def _(n, rng):
 
 
 @row("60 % of the hosts slow, speeds not told")
-def _(n, rng):
+def row_60_of_the_hosts_slow_speeds_not_told(n, rng):
     case = with_bad(
         fabric(n, told=False),
         rng,
@@ -771,7 +771,7 @@ def _(n, rng):
 
 
 @row("60 % of the hosts slow, speeds told")
-def _(n, rng):
+def row_60_of_the_hosts_slow_speeds_told(n, rng):
     case = with_bad(
         fabric(n),
         rng,
@@ -785,7 +785,7 @@ def _(n, rng):
 
 
 @row("all hosts at half the told speed")
-def _(n, _rng):
+def all_hosts_at_half_the_told_speed(n, _rng):
     world = fabric(n)
     world.host_faults = {(host, None): Fault(0.5, 0.5) for host in world.hosts}
     return Case(world, Truth("warn", fleet=kinds("reference", "slow"), run_may_fail=True))
@@ -796,7 +796,7 @@ def _(n, _rng):
 
 def bad_link(name, fault, right, both=True, wanted="fail"):
     @row(name)
-    def _(n, rng):
+    def build(n, rng):
         world = fabric(n)
         case = Case(world, Truth(wanted))
 
@@ -824,7 +824,7 @@ bad_link("link loses 20 %", Fault(loss=0.2), LOSS)
 
 def bad_spine(name, fault, right, kind="fast", labels="all", wanted="fail", **changes):
     @row(name)
-    def _(n, rng):
+    def build(n, rng):
         world = fabric(n, kind, labels, **{"spines": 4, "uplinks": 4, **changes})
         if "uplink_speed" not in changes:
             world.uplink_speed = 2 * world.rack_size * world.nic / world.uplinks
@@ -845,7 +845,7 @@ def bad_leaf(name, apply, right, kind="adaptive", labels="all", wanted="fail", n
     """``apply(world, leaf)`` puts the fault on one leaf."""
 
     @row(name)
-    def _(n, rng):
+    def build(n, rng):
         world = fabric(n, kind, labels, **changes)
         leaf = rng.randrange((n - 1) // world.rack_size + 1)
         apply(world, leaf)
@@ -902,7 +902,7 @@ def bad_leaf_unlabelled(name, fault, right):
     """Without groups a bad leaf and so many bad hosts look alike: naming the hosts is right, too."""
 
     @row(name)
-    def _(n, rng):
+    def build(n, rng):
         world = fabric(n, labels="none")
         leaf = rng.randrange(n // world.rack_size)
         world.leaf_faults[leaf, None] = fault
@@ -930,7 +930,7 @@ def combined(name, base, fault, right, least=8, **how):
     """A bad host in a fabric that is not uniform itself."""
 
     @row(name, least)
-    def _(n, rng):
+    def build(n, rng):
         world = base(n, rng)
         return with_bad(world, rng, fault, right, **dict(how))
 
@@ -1135,17 +1135,17 @@ def any_fabric(n, rng):
     if rng.random() < 0.3:
         world.cores = {host: world.core * rng.uniform(0.6, 1) for host in world.hosts}
     crowded = {"adaptive": 1.0, "fast": 0.6, "equal": 0.3}[kind]
-    least = min(nic * crowded / ratio, min([world.core, *world.cores.values()]))
+    least = min(nic * crowded / ratio, world.core, *world.cores.values())
     return world, least
 
 
 @row("healthy: any fabric")
-def _(n, rng):
+def healthy_any_fabric(n, rng):
     return healthy(any_fabric(n, rng)[0])
 
 
 @row("any fabric, and a slow host")
-def _(n, rng):
+def any_fabric_and_a_slow_host(n, rng):
     world, least = any_fabric(n, rng)
     way = rng.choice(["transmit", "receive", "both"])
     share = rng.uniform(0.2, 0.5) * least / world.nic
@@ -1153,7 +1153,7 @@ def _(n, rng):
 
 
 @row("any fabric, and a host that loses 5 %")
-def _(n, rng):
+def any_fabric_and_a_host_that_loses_5(n, rng):
     return with_bad(any_fabric(n, rng)[0], rng, lossy(0.05), LOSS)
 
 
@@ -1161,7 +1161,7 @@ def and_a_slow_host(name, base, share=0.3):
     """A bad host beside another fault of `base`, a row's name."""
 
     @row(name)
-    def _(n, rng):
+    def build(n, rng):
         case = ROWS[base].build(n, rng.random())
         taken = set().union(*(path.hosts for path in case.truth.paths)) if case.truth.paths else ()
         free = [host for host in case.world.hosts if host not in taken] or case.world.hosts

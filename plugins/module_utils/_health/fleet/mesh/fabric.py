@@ -77,12 +77,11 @@ def controls(view: View) -> List[Pair]:
 def _slow_again(plane: str, rates: List[Observation]) -> List[Pair]:
     """Of hosts without groups, a sample of the slow pairs, if these are many."""
     on_plane = [one for one in rates if one.plane == plane]
-    slow = sorted({(plane, *sorted(one[1:3])) for one in on_plane if one.bad})
     if sum(one.bad for one in on_plane) <= _OFTEN * len(on_plane):
         return []
-    return [(on, first, second) for on, first, second in slow[:: max(1, len(slow) // _MOST)]][
-        :_MOST
-    ]
+    slow = {(min(one[1:3]), max(one[1:3])) for one in on_plane if one.bad}
+    chosen = sorted(slow)[:: max(1, len(slow) // _MOST)][:_MOST]
+    return [(plane, first, second) for first, second in chosen]
 
 
 def slow_between(view: View) -> List[Cause]:

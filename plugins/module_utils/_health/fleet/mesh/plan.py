@@ -27,7 +27,6 @@ from typing import (
 from .documents import LeftOut, Plan, PlanDescription, PlannedPairs, PlannedPings
 from .planning.launch import estimate_launch
 from .members import Facts, Members, MeshSettings, endpoint_of, member_at
-from .probes.ping import BIG_COUNT as BIG_COUNT
 from .probes.record import ADDRESS, HCA, PairProbe
 from .probes.registry import CHECKS, DEFAULT_CHECKS, PROBES, planned
 from .planning.rails import AUTO, measured_together

@@ -15,11 +15,7 @@ from ..system import fping, iperf3, interfaces, programs
 from ..system.iperf3 import LegReading
 from ..system.programs import ErrorReading, ProgramReading
 from ..framework import busy_gate
-from ..framework.pair_options import (
-    LEAST_PORT as LEAST_PORT,
-    port_range as port_range,
-    validate_oversubscription,
-)
+from ..framework.pair_options import LEAST_PORT, port_range, validate_oversubscription
 from ..framework.check import ON_MESH, Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText

@@ -30,15 +30,12 @@ from .node_process import (
     ANSWER_SECONDS,
     LENGTH,
     LONGEST_QUESTION,
-    MeshError as MeshError,
-    NodeProcess as NodeProcess,
+    MeshError,
     Question,
-    collect as collect,
     framed,
-    nothing as nothing,
     socket_path,
-    state as state,
-    stop as stop,
+    state,
+    stop,
 )
 from .share import Share, accepted_share
 from .share_runner import ShareRunner, find_tools
