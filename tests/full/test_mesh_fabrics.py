@@ -22,33 +22,17 @@ from faults import facts_of, said_in
 from leaf_spine import LeafSpine
 
 ROOT = Path(__file__).resolve().parents[2]
-#: The seed of each fabric: which part is bad, and which pairs are measured.
+#: The seed of each fabric: which part is bad, and which pairs are measured. The others take half a
+#: minute to two and a half each; the benchmark runs them.
 SEEDS = {
     "clos": 1,
     "clos_unlabelled": 1,
-    "oversubscribed_2": 1,
     "oversubscribed_4": 23,
-    "oversubscribed_2_unlabelled": 23,
-    "oversubscribed_4_unlabelled": 1,
-    "slow_spine": 1,
-    "lossy_spine": 21,
-    "slow_uplink": 1,
-    "slow_uplinks": 1,
     "slow_leaf": 21,
     "leaf_down": 22,
-    "flapping_host": 11,
     "lossy_host": 1,
     "slow_host": 21,
 }
-#: Where the hash decides which pairs meet the fault, and where nobody told the racks, the figures
-#: may leave the place undecided.
-MAY_BE_UNDECIDED = (
-    "slow_spine",
-    "lossy_spine",
-    "slow_uplink",
-    "oversubscribed_2_unlabelled",
-    "oversubscribed_4_unlabelled",
-)
 
 
 def listed(*command):
@@ -80,8 +64,7 @@ def test_a_fabric_is_judged_right(name):
             assert not fabric.listening(host)
         # Healed, the fabric has no fault left, and nothing switches rates any more.
         assert fabric.dropped() == 0 and not fabric.flappers
-    right = ("named", "undecided") if name in MAY_BE_UNDECIDED else ("named",)
-    assert outcome.word in right, (outcome.why, outcome.lines)
+    assert outcome.word == "named", (outcome.why, outcome.lines)
 
 
 def test_a_slow_host_in_a_hashed_fabric_is_named_over_ssh(tmp_path):

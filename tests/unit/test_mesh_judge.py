@@ -1323,6 +1323,8 @@ MODELLED = [
     ("host stalls in 60 % of the rounds", 32),
     ("host's port trained to half its speed", 32),
     ("host's iperf3 hangs while hellos pass", 32),
+    ("host refuses iperf3", 32),
+    ("healthy: 1 % of the legs have no figure", 32),
     ("spine with MTU 1500", 32),
     ("spine loses 5 %", 32),
     ("leaf down", 32),

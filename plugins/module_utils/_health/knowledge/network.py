@@ -50,3 +50,6 @@ POOLED_LOSS = 0.5
 #: Bad measurements of a link that fail the run, when most of all are bad: our own rule. One is bad by
 #: chance in hundreds.
 TIMES_BAD = 3
+#: Number, and share, of a host's partners with which a measurement gave no rate that are worth a look:
+#: our own rule. One program may always fail.
+LEAST_WITHOUT_RATE, WITHOUT_RATE = 2, 0.3

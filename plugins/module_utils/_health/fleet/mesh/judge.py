@@ -600,7 +600,39 @@ def _rates_missing(view: View, host: str, plane: str, probe: PairProbe) -> List[
         for leg in judged
     ):
         return [_not_measured(view, host, probe.check, plane, "nothing was measured")]
-    return []
+    return _often_without_rate(view, host, plane, probe)
+
+
+def _often_without_rate(view: View, host: str, plane: str, probe: PairProbe) -> List[Finding]:
+    """A finding if measurements with several partners gave no rate, and these had rates elsewhere."""
+    failed = _partners_without_rate(view, host, plane)
+    partners = {
+        end for leg in view.legs_at(host) if leg.plane == plane for end in (leg.source, leg.target)
+    } - {host}
+    if (
+        len(failed) < rules.LEAST_WITHOUT_RATE
+        or len(failed) < rules.WITHOUT_RATE * len(partners)
+        or any(
+            len(_partners_without_rate(view, partner, plane)) >= len(failed) for partner in failed
+        )
+    ):
+        return []
+    message = (
+        f"{probe.program} gave no rate in measurements with {len(failed)} of {len(partners)} "
+        f"partners on {plane}: {next(iter(failed.values()))}"
+    )
+    evidence = {"partners": sorted(failed)}
+    subject = Subject("interface", name=plane)
+    return [Finding("not_measured", WARN, message, "watch", subject, evidence)]
+
+
+def _partners_without_rate(view: View, host: str, plane: str) -> Dict[str, str]:
+    """The partners with which a measurement gave no rate, each with the reason."""
+    return {
+        leg.target if leg.source == host else leg.source: leg.message or leg.reason
+        for leg in view.legs_at(host)
+        if leg.plane == plane and leg.rate is None
+    }
 
 
 def _and_excused(words: str, excused: int) -> str:
