@@ -6,6 +6,7 @@ of them are busy, or also for few pairs alone? Pure.
 
 from __future__ import annotations
 
+from collections import Counter
 from statistics import fmean
 from typing import List, NamedTuple, Optional, Tuple
 
@@ -19,6 +20,8 @@ from .view import View
 
 #: Pairs between groups that the retest measures as controls: for each group, at least, at most.
 _EACH, _LEAST, _MOST = 2, 4, 16
+#: Share of the pairs of a round between groups from which the round loads what connects them.
+_CROSSED = 0.7
 #: Share of bad pairs between groups from which the retest measures controls.
 _OFTEN = 0.1
 
@@ -36,11 +39,24 @@ def oversubscription(view: View, plane: str) -> Optional[Ratio]:
     """How much slower pairs between groups are than pairs within; None if that is not known or only
     the network's own fault explains it.
     """
-    legs = [leg for leg in _across(view, plane, 1) if not view.is_excused(leg)]
+    legs = _under_load(view, plane)
     loaded = fmean(_share(view, leg) for leg in legs) if len(legs) >= rules.LEAST_FIGURES else None
     if not loaded or slow_on(view, plane):
         return None
     return Ratio(loaded, _better(view, _across(view, plane, 2)))
+
+
+def _under_load(view: View, plane: str) -> List[Leg]:
+    """Figures between groups of the rounds in which most pairs cross; of all if there is none."""
+    legs = [leg for leg in _across(view, plane, 1) if not view.is_excused(leg)]
+    crossing = Counter(leg.round for leg in legs)
+    measured = Counter(
+        leg.round
+        for leg in view.figures.legs
+        if leg.plane == plane and leg.turn == 1 and leg.rate is not None
+    )
+    full = {one for one, count in crossing.items() if count >= _CROSSED * measured[one]}
+    return [leg for leg in legs if leg.round in full] or legs
 
 
 def controls(view: View) -> List[Pair]:

@@ -51,6 +51,7 @@ class Leg(NamedTuple):
     cpu: Optional[float] = None
     reason: str = ""
     message: str = ""
+    round: int = 0
 
 
 class Echo(NamedTuple):
@@ -325,7 +326,7 @@ def _gather_pairs(
                 found,
                 probe,
                 plane,
-                turn,
+                (turn, round_number),
                 (client, entries[client].get(key)),
                 (server, entries[server].get(key)),
             )
@@ -336,17 +337,24 @@ _End = Tuple[str, Optional[WindowReading]]
 
 
 def _gather_pair(
-    found: Figures, probe: PairProbe, plane: str, turn: int, client: _End, server: _End
+    found: Figures,
+    probe: PairProbe,
+    plane: str,
+    turn_and_round: Tuple[int, int],
+    client: _End,
+    server: _End,
 ) -> None:
+    turn, round_number = turn_and_round
     _gather_further(found, probe, plane, turn, client, server)
     troubles = {
         host: _trouble(window) or _off_clock(found, turn, host) for host, window in (client, server)
     }
     legs = (client[1] or WindowReading()).get("legs", PairLegs())
-    got = [
+    both = (
         _leg(probe, plane, client[0], server[0], turn, legs.get("transmit", DirectionReading())),
         _leg(probe, plane, server[0], client[0], turn, legs.get("receive", DirectionReading())),
-    ]
+    )
+    got = [leg._replace(round=round_number) for leg in both]
     if any(leg.rate is not None for leg in got):
         found.legs.extend(got)
         return
