@@ -77,6 +77,10 @@ FINDINGS: Dict[str, FindingText] = {
         "Two groups of nodes are slow with each other, and good within.",
         "Check the uplinks and the spine between these racks. No node is faulty.",
     ),
+    "slow_group": FindingText(
+        "All nodes of a group, such as a rack, are slow with each other and with others.",
+        "Check the leaf switch of the group and its uplinks. No node is faulty.",
+    ),
     "pings_filtered": FindingText(
         "iperf3 gets through but pings do not.",
         "Allow ICMP echo between the nodes, or leave `ping_mesh` out of `mesh_checks`.",
@@ -189,8 +193,10 @@ FINDINGS: Dict[str, FindingText] = {
         "to the expected rate.",
     ),
     "fleet_uneven": FindingText(
-        "Some pairs are much faster than most, and no interface reports its speed.",
-        "Set `minimum` of the check (Gbit/s) to the expected rate.",
+        "The nodes reach rates of several levels, and no interface reports its speed: each level is "
+        "compared with itself.",
+        "If the levels are not different network cards, set `minimum` of the check (Gbit/s) to the "
+        "expected rate.",
     ),
     "reference_in_doubt": FindingText(
         "Most pairs or nodes are slower than the better ones, and nothing but their own figures tells "
@@ -200,8 +206,8 @@ FINDINGS: Dict[str, FindingText] = {
     "oversubscribed": FindingText(
         "Nodes of different groups are slower with each other than nodes of one group while all send "
         "at once: the network between the groups has less capacity than the nodes' links.",
-        "Check the uplinks of the switches: their number, their speed and links that are down. A "
-        "network that is built so needs no step.",
+        "Check the uplinks of the switches: their number, their speed and links that are down. If "
+        "the network is built so, set the option `oversubscription` of the check, such as 4 for 4 to 1.",
     ),
     "slightly_slow": FindingText(
         "Several pairs of the node together are slower than the noise of healthy pairs explains, none "
