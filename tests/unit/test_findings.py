@@ -88,7 +88,7 @@ COMPOSED = {
     "f'{probe.program}_missing'": {f"{probe.program}_missing" for probe in probes.PROBES},
     # Where datagrams arrive beside the silence of a program.
     "f'{probe.program}_hung'": {f"{probe.program}_hung" for probe in probes.PROBES if probe.silent},
-    "f'slow_{cause.scope}'": {"slow_link", "slow_path"},
+    "f'slow_{cause.scope}'": {"slow_link", "slow_path", "slow_group"},
     "f'{result.check}_{result.status}'": None,
 }
 #: Codes of other findings, which are collected where these are made, and what is read from a
