@@ -69,12 +69,14 @@ class Observed(NamedTuple):
         return self.echo.get((plane, first, second))
 
 
-def observe(plan: Plan, figures: Figures, references: References, turn: int) -> Observed:
-    """The observations that the figures of one pass give."""
+def observe(
+    plan: Plan, figures: Figures, references: References, usual: Mapping[str, float], turn: int
+) -> Observed:
+    """The observations that the figures of one pass give. ``usual``: the round trip of all pairs in
+    ms by plane.
+    """
     observed = Observed({}, {}, {}, {}, {}, {})
     echoes = [echo for echo in figures.echoes if echo.turn == turn]
-    # A retest measures mostly suspects; only the first pass shows the usual delay.
-    usual = usual_delays([echo for echo in figures.echoes if echo.turn == 1] or echoes)
     _observe_pings(observed, plan, echoes, usual)
     _observe_rates(observed, [leg for leg in figures.legs if leg.turn == turn], references)
     # Arrived datagrams matter only where there is no rate.

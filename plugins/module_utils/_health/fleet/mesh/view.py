@@ -118,6 +118,9 @@ class View:
             host: group for host, group in zip(self.plan["hosts"], self.plan["groups"]) if group
         }
         self.figures: Figures = gather(plans, passes, self.part)
+        # A retest measures mostly suspects; only the first pass shows the usual delay.
+        first = [echo for echo in self.figures.echoes if echo.turn == 1]
+        self.usual_delays = usual_delays(first or self.figures.echoes)
         self.references = References(self.plan, self.figures.legs, self.groups, self.part.rates)
         self._observe()
         #: Groups of unlabelled hosts that the rates show, by host.
@@ -143,9 +146,8 @@ class View:
         most_loss = number(self.plan["options"].get(PING, {}).get("maximum_loss"), 0)
         #: Share of pings of a pair that may get lost.
         self.most_loss = (rules.MAXIMUM_LOSS if most_loss is None else most_loss) / 100
-        usual = usual_delays(echo for echo in self.figures.echoes if echo.turn == 1)
         #: Highest accepted round trip in ms by plane, and header bytes of a ping by plane.
-        self.limits = latency_limits(self.plan, usual)
+        self.limits = latency_limits(self.plan, self.usual_delays)
         members = [
             (plane["name"], member)
             for plane in self.plan["planes"]
@@ -191,8 +193,12 @@ class View:
         return self._latencies.get(host, [])
 
     def _observe(self) -> None:
-        self.first: Observed = observe(self.plan, self.figures, self.references, 1)
-        self.second: Observed = observe(self.plan, self.figures, self.references, 2)
+        self.first: Observed = observe(
+            self.plan, self.figures, self.references, self.usual_delays, 1
+        )
+        self.second: Observed = observe(
+            self.plan, self.figures, self.references, self.usual_delays, 2
+        )
 
     def _index_by_host(self) -> None:
         self._legs: Dict[str, List[Leg]] = {}
