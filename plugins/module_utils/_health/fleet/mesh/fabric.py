@@ -48,7 +48,11 @@ def oversubscription(view: View, plane: str) -> Optional[Ratio]:
 
 def _under_load(view: View, plane: str) -> List[Leg]:
     """Figures between groups of the rounds in which most pairs cross; of all if there is none."""
-    legs = [leg for leg in _across(view, plane, 1) if not view.is_excused(leg)]
+    legs = [
+        leg
+        for leg in _across(view, plane, 1)
+        if not view.is_excused_pair(plane, leg.source, leg.target)
+    ]
     crossing = Counter(leg.round for leg in legs)
     measured = Counter(
         leg.round

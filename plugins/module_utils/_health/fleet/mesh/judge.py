@@ -480,7 +480,12 @@ def _hung(view: View, host: str, plane: str, probe: PairProbe) -> List[Finding]:
     """The finding about rounds in which the program hung at the host while the handshake passed. One
     such round beside rounds with a rate is a warning.
     """
-    hung = view.hung_at(host, plane)
+    # A program hangs too where a part between the two loses packets.
+    hung = [
+        one
+        for one in view.hung_at(host, plane)
+        if not view.is_excused_pair(plane, one.client, one.server)
+    ]
     if not hung:
         return []
     rounds = max(view.rounds_of(host, plane), len(hung))
@@ -631,7 +636,9 @@ def _partners_without_rate(view: View, host: str, plane: str) -> Dict[str, str]:
     return {
         leg.target if leg.source == host else leg.source: leg.message or leg.reason
         for leg in view.legs_at(host)
-        if leg.plane == plane and leg.rate is None
+        if leg.plane == plane
+        and leg.rate is None
+        and not view.is_excused_pair(plane, leg.source, leg.target)
     }
 
 

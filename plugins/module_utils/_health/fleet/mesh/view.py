@@ -353,9 +353,9 @@ class View:
         ]
         return 2 * len(unexplained) > len(seen)
 
-    def is_excused(self, leg: Leg) -> bool:
-        """True if a cause explains figures of this pair."""
-        return self._is_explained(Observation(leg.plane, leg.source, leg.target, True, True))
+    def is_excused_pair(self, plane: str, one: str, other: str) -> bool:
+        """True if a cause explains bad figures of this pair."""
+        return self._is_explained(Observation(plane, one, other, True, True))
 
     def _is_explained(self, one: Observation) -> bool:
         near = self.causes_by_node.get(one.source, []) + self.causes_by_node.get(one.target, [])
