@@ -89,7 +89,6 @@ def preflight(stack, cluster, directory):
         "preflight_report_dir": str(directory),
         "preflight_run_id": "run",
         "mesh_options": {"iperf3_pairs": {"duration": 2}},
-        "mesh_confirm": False,
         "mesh_interfaces": ["eth2"],
         "mesh_rounds": "all",
         "checks_list": ["gpu_count", "ping", "iperf"],
