@@ -16,7 +16,7 @@ description:
     iperf3, or perftest on the ports of their HCAs, in rounds. In a round a host has one partner on
     a network, so that no measurement disturbs another.
   - With O(follow_up=true), judges the first results and plans a retest of suspects with known-good
-    partners. The retest measures each pair twice, and the better figure counts.
+    partners. The retest measures each pair three times.
   - Starts no measurement. M(autopilot.gpu.mesh_run) follows the plan, and the role
     P(autopilot.gpu.mesh#role) runs all the steps in order.
   - Runs once, on the controller, under the strategy C(linear). Set C(run_once) on the task to have
