@@ -9,7 +9,7 @@ from typing import Optional
 import aiohttp
 
 from _health.lenient import parse_json
-from _health.node.checks.iperf3_pairs import LEAST_PORT
+from _health.node.framework.pair_options import LEAST_PORT
 
 from _health.agent.settings import AgentSettings
 from .agent_tls import AgentTls

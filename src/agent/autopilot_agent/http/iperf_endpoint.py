@@ -16,7 +16,7 @@ from typing import Any, Dict, Optional, Tuple
 
 from aiohttp import web
 
-from _health.node.checks.iperf3_pairs import LEAST_PORT, port_range
+from _health.node.framework.pair_options import LEAST_PORT, port_range
 from _health.model import PASS, SKIP
 
 from ..fleet.agent_token import PEER_HEADER
