@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The network between groups, of which many pairs take a share at once: is it slow only because all
-of them are busy, or also for few pairs alone? Pure.
+"""Judge the network between groups: whether it is slow only while many pairs use it at once, or also
+for few pairs. Pure.
 """
 
 from __future__ import annotations
@@ -47,18 +47,16 @@ def oversubscription(view: View, plane: str) -> Optional[Ratio]:
 
 
 def _under_load(view: View, plane: str) -> List[Leg]:
-    """Figures between groups of the rounds in which most pairs cross; of all if there is none."""
+    """Figures between groups from the rounds in which most pairs are between groups. Without such a
+    round, from all rounds.
+    """
     legs = [
         leg
         for leg in _across(view, plane, 1)
         if not view.is_excused_pair(plane, leg.source, leg.target)
     ]
     crossing = Counter(leg.round for leg in legs)
-    measured = Counter(
-        leg.round
-        for leg in view.figures.legs
-        if leg.plane == plane and leg.turn == 1 and leg.rate is not None
-    )
+    measured = Counter(leg.round for leg in view.rated_on(plane, 1))
     full = {one for one, count in crossing.items() if count >= _CROSSED * measured[one]}
     return [leg for leg in legs if leg.round in full] or legs
 
@@ -130,11 +128,8 @@ def _across(view: View, plane: str, turn: int) -> List[Leg]:
     """Figures between groups, of hosts that are good within theirs in this direction."""
     return [
         leg
-        for leg in view.figures.legs
-        if leg.plane == plane
-        and leg.turn == turn
-        and leg.rate is not None
-        and not is_busy(leg)
+        for leg in view.rated_on(plane, turn)
+        if not is_busy(leg)
         and _groups_of(view, leg.source, leg.target)
         and view.references.are_good_within(leg)
         and view.references.within(leg)

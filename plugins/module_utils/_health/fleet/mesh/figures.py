@@ -390,7 +390,7 @@ def _gather_pair(
 
 
 def _off_clock(found: Figures, turn: int, host: str) -> Optional[str]:
-    """The reason why a host whose clock was set met nobody; None if its windows were on time."""
+    """The reason why a host missed its partners after its clock was set; None if it kept to the plan."""
     moved, is_corrected = found.clocks_moved.get((turn, host), (0.0, True))
     return None if is_corrected else f"its clock moved by {moved:+.1f} s after it was read"
 

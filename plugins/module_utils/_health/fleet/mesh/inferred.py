@@ -1,12 +1,12 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Infer groups of hosts that nobody labelled, from the rates between them. Pure."""
+"""Infer the groups of hosts without a label from the rates between the hosts. Pure."""
 
 from __future__ import annotations
 
 from typing import Dict, Iterable, List, Set, Tuple
 
-from .observation import Observation
+from .observation import Observation, connected
 
 #: Minimum share of bad pairs between two inferred groups, and of the hosts that are in one.
 _APART, _MOST = 0.9, 0.5
@@ -48,22 +48,10 @@ def _groups_on(seen: List[Observation]) -> Dict[str, str]:
 
 def _parts(seen: List[Observation]) -> List[Set[str]]:
     """The hosts that are connected by pairs with good rates only, both ways."""
-    good: Dict[Tuple[str, ...], bool] = {}
+    good: Dict[Tuple[str, str], bool] = {}
     for one in seen:
-        ends = tuple(sorted((one.source, one.target)))
+        ends = min(one.source, one.target), max(one.source, one.target)
         good[ends] = good.get(ends, True) and one.tally[0] == 0
-    root: Dict[str, str] = {}
-
-    def find(host: str) -> str:
-        while root.setdefault(host, host) != host:
-            host = root[host]
-        return host
-
-    for (first, second), is_good in good.items():
-        begin, end = find(first), find(second)
-        if is_good:
-            root[begin] = end
-    parts: Dict[str, Set[str]] = {}
-    for host in list(root):
-        parts.setdefault(find(host), set()).add(host)
-    return list(parts.values())
+    return connected(
+        ends if is_good else (host, host) for ends, is_good in good.items() for host in ends
+    )

@@ -34,7 +34,7 @@ from typing import (
 )
 
 from .chance import AMBIENT_PING, AMBIENT_RATE, PRIOR_PINGS, PRIOR_RATES, background, tail
-from .observation import Observation
+from .observation import Observation, connected
 from .references import OTHER, SAME, relation_of
 from .retest import ELSEWHERE, PARTNERS, Pair, PartnerPool
 
@@ -229,6 +229,8 @@ class _Localiser:
         self.members: Dict[Tuple[str, str], Set[str]] = {}
         self.ports_on: Dict[str, int] = {}
         self._index()
+        #: All measurements by class.
+        self.measured = self._counts(range(len(observations)))
         self._rates = [directed for _plane, directed, _relation, _few in self.classes]
         #: Number of accepted hypotheses that explain each observation.
         self.cover = [0] * len(observations)
@@ -421,14 +423,19 @@ class _Localiser:
         self.hypotheses = kept
 
     def _unexplained(self) -> Dict[int, List[int]]:
-        rest: Dict[int, List[int]] = {number: [0, 0, 0, 0] for number in self.classes.values()}
-        for number, shares in enumerate(self.shares_of):
-            if not self.cover[number] and not (
-                self.tallies[number][0] and self._is_unproven(self.seen[number])
-            ):
-                for kind, counts in shares:
-                    rest[kind] = _sum(rest[kind], counts)
-        return rest
+        return self._counts(
+            number
+            for number, (bad, _times) in enumerate(self.tallies)
+            if not self.cover[number] and not (bad and self._is_unproven(self.seen[number]))
+        )
+
+    def _counts(self, numbers: Iterable[int]) -> Dict[int, List[int]]:
+        """What these observations add to each class."""
+        counts: Dict[int, List[int]] = {kind: [0, 0, 0, 0] for kind in self.classes.values()}
+        for number in numbers:
+            for kind, more in self.shares_of[number]:
+                counts[kind] = _sum(counts[kind], more)
+        return counts
 
     def _is_unproven(self, one: Observation) -> bool:
         """True if an end was good with nobody in this slot, so that it may be faulty itself."""
@@ -447,11 +454,16 @@ class _Localiser:
                 for kind, more in self.shares_of[number]:
                     well[kind] = _sum(well.get(kind, [0, 0, 0, 0]), more)
         counts = dict(well)
-        for number in part.bad[slot]:
-            if self.cover[number] == (number in own):
-                for kind, more in self.shares_of[number]:
-                    counts[kind] = _sum(counts.get(kind, [0, 0, 0, 0]), more)
+        for number in self._fresh(part, slot, own):
+            for kind, more in self.shares_of[number]:
+                counts[kind] = _sum(counts.get(kind, [0, 0, 0, 0]), more)
         return counts
+
+    def _fresh(self, part: _FabricPart, slot: int, own: FrozenSet[int] = frozenset()) -> List[int]:
+        """The bad observations of a slot that no other hypothesis explains; ``own``: those that the
+        part's own hypothesis explains.
+        """
+        return [number for number in part.bad[slot] if self.cover[number] == (number in own)]
 
     def _background(
         self, kind: int, without: Optional[Sequence[int]] = None, of_pairs: bool = False
@@ -490,12 +502,9 @@ class _Localiser:
             bad, times, _persistent, pairs = (
                 sum(counts[place] for counts in tally.values()) for place in range(4)
             )
-            sick = sum(
-                self.cover[number] == (number in own) and self.seen[number].bad
-                for number in part.bad[slot]
-            )
             if not bad:
                 continue
+            fresh = self._fresh(part, slot, own)
             expected = sum(
                 counts[1] * self._background(kind, mine.get(kind)) for kind, counts in tally.items()
             )
@@ -505,16 +514,13 @@ class _Localiser:
                 expected = max(expected, times * within)
             chance = tail(bad, times, expected / times)
             # A pair that is bad at times is no bad link.
-            at_times = sum(
-                self.cover[number] == (number in own)
-                and self.tallies[number][0] < self.tallies[number][1]
-                for number in part.bad[slot]
-            )
+            at_times = sum(self.tallies[number][0] < self.tallies[number][1] for number in fresh)
             if by_pair and not (part.scope == INTERFACE and at_times >= LEAST_PARTNERS):
                 likely = sum(
                     counts[3] * self._background(kind, mine.get(kind), of_pairs=True)
                     for kind, counts in tally.items()
                 )
+                sick = sum(self.seen[number].bad for number in fresh)
                 chance = max(chance, tail(sick, pairs, likely / pairs))
             if by_pair:  # hosts and paths are not all loaded alike
                 chance = 1.0 if bad < 2 * expected else min(1.0, chance * UNEVEN)
@@ -593,8 +599,7 @@ class _Localiser:
         """The hypothesis that a part is faulty, from observations that no other hypothesis
         explains. ``own``: observations that this hypothesis already explains.
         """
-        cover = self.cover
-        bad = [[number for number in slot if cover[number] == (number in own)] for slot in part.bad]
+        bad = [self._fresh(part, slot, own) for slot in range(3)]
         if part.scope == GROUP:
             return self._group_hypothesis(part, bad, own)
         if part.scope == PATH and self.groups_of[part.plane] == {""}:
@@ -700,7 +705,7 @@ class _Localiser:
         if part.scope == GROUP:
             return self._hypothesis_of(part)
         own: FrozenSet[int] = frozenset()
-        bad = [[number for number in slot if not self.cover[number]] for slot in part.bad]
+        bad = [self._fresh(part, slot) for slot in range(3)]
         slots = []
         for slot in range(3):
             counts = self._tally(part, slot, own) if bad[slot] else {}
@@ -744,7 +749,7 @@ class _Localiser:
         """
         slots, numbers, sick, seen = [], [], [0, 0], [0, 0]
         for slot in range(3):
-            fresh = [number for number in part.bad[slot] if not self.cover[number]]
+            fresh = self._fresh(part, slot)
             for number in (*fresh, *part.good[slot]):
                 directed = self.seen[number].directed
                 ill, times = self.seen[number].again if directed else self.tallies[number]
@@ -928,13 +933,14 @@ class _Localiser:
 
     def _others_are_clean(self, part: _FabricPart, slots: Sequence[int]) -> bool:
         """True if other paths of the plane are good under the load of the first pass."""
-        own = {number for slot in slots for number in (*part.bad[slot], *part.good[slot])}
-        bad = times = 0
-        for number, one in enumerate(self.seen):
-            if one.plane == part.plane and one.directed and number not in own:
-                if _is_between(self.groups, one):
-                    bad += self.tallies[number][0] - one.again[0]
-                    times += self.tallies[number][1] - one.again[1]
+        kind = self.classes.get((part.plane, True, OTHER, False))
+        if kind is None:
+            return False
+        bad, times = self.measured[kind][:2]
+        for number in {number for slot in slots for number in (*part.bad[slot], *part.good[slot])}:
+            for own, counts in self.shares_of[number]:
+                if own == kind:
+                    bad, times = bad - counts[0], times - counts[1]
         return times >= LEAST_STRAY and bad <= CLEAN * times
 
     # ---- the causes ----
@@ -1213,34 +1219,18 @@ class _Localiser:
         """Merge undecided observations that share a candidate into one cause. Equal candidates on
         several planes are one cause.
         """
-        parts = {
-            key: key
-            for key in (
-                (self.seen[number].plane, node)
-                for number, nodes in self._doubtful_ends.items()
-                for node in nodes
-            )
+        parts = connected(
+            ((self.seen[number].plane, nodes[0]), (self.seen[number].plane, node))
+            for number, nodes in self._doubtful_ends.items()
+            for node in nodes
+        )
+        members = {
+            key: tuple(node for _plane, node in sorted(part)) for part in parts for key in part
         }
-
-        def root(key: Tuple[str, str]) -> Tuple[str, str]:
-            while parts[key] != key:
-                parts[key] = key = parts[parts[key]]
-            return key
-
-        for number, nodes in self._doubtful_ends.items():
-            for node in nodes[1:]:
-                parts[root((self.seen[number].plane, node))] = root(
-                    (self.seen[number].plane, nodes[0])
-                )
-        members: Dict[Tuple[str, str], List[str]] = {}
-        for plane, node in sorted(parts):
-            members.setdefault(root((plane, node)), []).append(node)
-        of_part: Dict[Tuple[str, str], List[int]] = {}
-        for number, nodes in self._doubtful_ends.items():
-            of_part.setdefault(root((self.seen[number].plane, nodes[0])), []).append(number)
         numbers: Dict[Tuple[str, ...], List[int]] = {}
-        for part, several in of_part.items():
-            numbers.setdefault(tuple(members[part]), []).extend(several)
+        for number, nodes in self._doubtful_ends.items():
+            candidates = members[self.seen[number].plane, nodes[0]]
+            numbers.setdefault(candidates, []).append(number)
         return [self._undecided_cause(nodes, several) for nodes, several in numbers.items()]
 
     def _undecided_cause(self, nodes: Tuple[str, ...], numbers: List[int]) -> Cause:

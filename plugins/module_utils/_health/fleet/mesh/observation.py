@@ -7,7 +7,19 @@ Pure.
 from __future__ import annotations
 
 from statistics import median
-from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Dict,
+    Hashable,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    TypeVar,
+)
 
 from ...knowledge import network as rules
 from ...lenient import number
@@ -43,6 +55,27 @@ class Observation(NamedTuple):
     def tally(self) -> Tuple[int, int]:
         """Number of bad measurements and of all."""
         return self.counts if self.counts[1] else (int(self.bad), 1)
+
+
+Node = TypeVar("Node", bound=Hashable)
+
+
+def connected(pairs: Iterable[Tuple[Node, Node]]) -> List[Set[Node]]:
+    """The parts that pairs connect; a node paired with itself is in one too."""
+    root: Dict[Node, Node] = {}
+
+    def find(node: Node) -> Node:
+        while root.setdefault(node, node) != node:
+            root[node] = node = root[root[node]]
+        return node
+
+    for one, other in pairs:
+        begin, end = find(one), find(other)
+        root[begin] = end
+    parts: Dict[Node, Set[Node]] = {}
+    for node in list(root):
+        parts.setdefault(find(node), set()).add(node)
+    return list(parts.values())
 
 
 #: The key of a family of observations: an observation of a later pass replaces one with the same

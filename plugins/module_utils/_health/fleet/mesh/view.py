@@ -202,9 +202,15 @@ class View:
 
     def _index_by_host(self) -> None:
         self._legs: Dict[str, List[Leg]] = {}
+        self._rated: Dict[Tuple[str, int], List[Leg]] = {}
+        self._pairs: Dict[Kind, Dict[Tuple[str, str, str], None]] = {}
         for leg in self.figures.legs:
             for host in (leg.source, leg.target):
                 self._legs.setdefault(host, []).append(leg)
+            if leg.rate is not None:
+                self._rated.setdefault((leg.plane, leg.turn), []).append(leg)
+            pairs = self._pairs.setdefault(self.references.kind_of(leg), {})
+            pairs[leg.plane, leg.source, leg.target] = None
         self._echoes: Dict[str, List[Echo]] = {}
         for echo in self.figures.echoes:
             for host in (echo.source, echo.target):
@@ -242,6 +248,10 @@ class View:
     def legs_at(self, host: str) -> List[Leg]:
         """All measurements to and from a host, including failed ones."""
         return self._legs.get(host, [])
+
+    def rated_on(self, plane: str, turn: int) -> List[Leg]:
+        """The measurements of a pass on a plane that gave a rate."""
+        return self._rated.get((plane, turn), [])
 
     def echoes_at(self, host: str) -> List[Echo]:
         return self._echoes.get(host, [])
@@ -342,12 +352,8 @@ class View:
 
     def is_mostly_unexplained(self, kind: Kind) -> bool:
         """True if most pairs of a kind are slow and no cause explains them."""
-        legs = {
-            (leg.plane, leg.source, leg.target): leg
-            for leg in self.figures.legs
-            if self.references.kind_of(leg) == kind
-        }
-        seen = [self.observed.rate[key] for key in legs if key in self.observed.rate]
+        rates = self.observed.rate
+        seen = [rates[pair] for pair in self._pairs.get(kind, ()) if pair in rates]
         unexplained = [
             one for one in seen if one.bad and one.kind == "slow" and not self._is_explained(one)
         ]
