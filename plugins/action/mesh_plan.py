@@ -303,12 +303,13 @@ def without_duplicates(facts: dict[str, HostFacts | None]) -> dict[str, HostFact
                 f"its interfaces and addresses are the same as those of {others}: both names "
                 "seem to be one machine; give each machine one name"
             )
-            found[host] = {
-                **(facts[host] or {}),
-                "interfaces": [],
-                "error": {"reason": "twin", "message": message},
-            }
+            found[host] = _excluded(facts[host], "twin", message)
     return found
+
+
+def _excluded(facts: HostFacts | None, reason: str, message: str) -> HostFacts:
+    """The facts of a host without its interfaces, with the reason why it takes no part."""
+    return {**(facts or {}), "interfaces": [], "error": {"reason": reason, "message": message}}
 
 
 def without_late(facts: dict[str, HostFacts | None], launch: Launch) -> dict[str, HostFacts | None]:
@@ -319,9 +320,5 @@ def without_late(facts: dict[str, HostFacts | None], launch: Launch) -> dict[str
             f"it took {seconds:.0f} s to answer, the median of the hosts is {launch.usual:.1f} s: it "
             "would be started too late"
         )
-        found[host] = {
-            **(facts[host] or {}),
-            "interfaces": [],
-            "error": {"reason": "late", "message": message},
-        }
+        found[host] = _excluded(facts[host], "late", message)
     return found

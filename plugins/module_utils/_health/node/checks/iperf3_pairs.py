@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, TypedDict
 
-from ..system import fping, iperf3, interfaces, programs
+from ..system import iperf3, interfaces, programs
 from ..system.iperf3 import LegReading
 from ..system.programs import ErrorReading, ProgramReading
 from ..framework import busy_gate
-from ..framework.pair_options import LEAST_PORT, port_range, validate_oversubscription
+from ..framework.pair_options import LEAST_PORT, port_range, validate_peers, validate_traffic
 from ..framework.check import ON_MESH, Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText
@@ -52,8 +52,6 @@ GIGABIT = 1e9
 _SLACK = 6.0
 #: Seconds for finding the programs and interfaces, and for the busy gate.
 _PREPARING = 40.0
-#: Minimum seconds of traffic: iperf3 takes whole seconds, and there are two directions.
-LEAST_DURATION = 2.0
 
 #: Options of the single host. 5201 is iperf3's default port.
 DIRECT: Dict[str, Dict[str, Any]] = {
@@ -122,23 +120,13 @@ def translated(options: Options) -> Options:
 
 def validate_options(options: Options) -> None:
     ours = translated(options)
-    port_range(ours.get("ports"))
-    validate_oversubscription(ours.get("oversubscription"))
-    duration, streams = ours.get("duration"), ours.get("streams")
-    if duration is not None and duration < LEAST_DURATION:
-        raise ValueError(
-            f"duration: {duration:g} is invalid; expected {LEAST_DURATION:g} s or more, half "
-            "for each direction in whole seconds"
-        )
+    validate_traffic(ours)
+    streams = ours.get("streams")
     if streams is not None and not _whole(streams, 1, 128):
         raise ValueError(f"streams: {streams} is invalid; expected a whole number from 1 to 128")
     if ours.get("port") is not None and not _whole(ours["port"], 1, 65535):
         raise ValueError(f"port: {ours['port']} is invalid; expected a port from 1 to 65535")
-    for peer in ours.get("peers") or []:
-        try:
-            fping.family_of(peer)
-        except ValueError:
-            raise ValueError(f"peers: {peer} is invalid; expected IP addresses") from None
+    validate_peers(ours.get("peers") or [])
 
 
 def _whole(value: Any, least: int, most: int) -> bool:

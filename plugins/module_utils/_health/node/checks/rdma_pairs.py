@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
-from ..system import fping, programs
+from ..system import programs
 from ..system.rdma import hcas, perftest
 from ..system.rdma.hcas import HcaPort
 from ..system.rdma.perftest import RdmaLegReading
 from ..system.programs import ErrorReading, ProgramReading
 from ..framework import busy_gate
 from ..framework.check import ON_MESH, Check, Options, Readings
-from ..framework.pair_options import port_range, validate_oversubscription
+from ..framework.pair_options import validate_peers, validate_traffic
 from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, Headline, PairMetric, StatusText
@@ -45,8 +45,6 @@ GIGABIT = 1e9
 _SLACK = 8.0
 #: Seconds for finding the program and the ports, and for the busy gate.
 _PREPARING = 40.0
-#: Minimum seconds of traffic: perftest takes whole seconds, and there are two directions.
-LEAST_DURATION = 2.0
 _MOST_SIZE = 2**23
 
 #: Options of the single host. 18515 is perftest's default port.
@@ -60,14 +58,7 @@ DIRECT: Dict[str, Dict[str, Any]] = {
 
 
 def validate_options(options: Options) -> None:
-    port_range(options.get("ports"), "5300-5399")
-    validate_oversubscription(options.get("oversubscription"))
-    duration = options.get("duration")
-    if duration is not None and duration < LEAST_DURATION:
-        raise ValueError(
-            f"duration: {duration:g} is invalid; expected {LEAST_DURATION:g} s or more, half "
-            "for each direction in whole seconds"
-        )
+    validate_traffic(options, "5300-5399")
     for name, least, most in (
         ("queue_pairs", 1, 64),
         ("message_size", 2, _MOST_SIZE),
@@ -85,11 +76,7 @@ def validate_options(options: Options) -> None:
                 f"devices: {device} is invalid; expected names of HCAs or their ports, such as "
                 "mlx5_0 or mlx5_0:1"
             )
-    for peer in options.get("peers") or []:
-        try:
-            fping.family_of(peer)
-        except ValueError:
-            raise ValueError(f"peers: {peer} is invalid; expected IP addresses") from None
+    validate_peers(options.get("peers") or [])
 
 
 def deadline(options: Options, _gpus: int) -> float:

@@ -5,8 +5,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Tuple
+from typing import Any, Iterable, Mapping, Tuple
 
+from ..system import fping
+
+#: Minimum seconds of traffic: iperf3 and perftest take whole seconds, and there are two directions.
+LEAST_DURATION = 2.0
 #: Ports below need root (ip(7)).
 LEAST_PORT = 1024
 
@@ -27,9 +31,25 @@ def port_range(ports: Any, default: str = "5200-5299") -> Tuple[int, int]:
     return first, last
 
 
-def validate_oversubscription(factor: Any) -> None:
-    """Raise ValueError unless hosts of different groups are expected to be slower by a factor from 1."""
+def validate_traffic(options: Mapping[str, Any], default_ports: str = "5200-5299") -> None:
+    """Raise ValueError for invalid ports, an oversubscription below 1 or too short a duration."""
+    port_range(options.get("ports"), default_ports)
+    factor, duration = options.get("oversubscription"), options.get("duration")
     if factor is not None and not factor >= 1:
         raise ValueError(
             f"oversubscription: {factor:g} is invalid; expected a number from 1, such as 4 for 4 to 1"
         )
+    if duration is not None and duration < LEAST_DURATION:
+        raise ValueError(
+            f"duration: {duration:g} is invalid; expected {LEAST_DURATION:g} s or more, half "
+            "for each direction in whole seconds"
+        )
+
+
+def validate_peers(peers: Iterable[str]) -> None:
+    """Raise ValueError unless all peers are IP addresses."""
+    for peer in peers:
+        try:
+            fping.family_of(peer)
+        except ValueError:
+            raise ValueError(f"peers: {peer} is invalid; expected IP addresses") from None
