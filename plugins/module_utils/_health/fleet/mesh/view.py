@@ -391,15 +391,7 @@ class View:
                 strays=self.references.minimum is None,
             )
             places = {_place(cause) for cause in causes}
-            found += [
-                Explained(
-                    cause,
-                    _kind(cause.bad),
-                    check,
-                    repeated=localise.repeated(cause, again, self.groups),
-                )
-                for cause in causes
-            ]
+            found += [self._explained(cause, check, again) for cause in causes]
             found += [
                 Explained(cause, _kind(cause.bad), check, repeated=False)
                 for cause in before
@@ -419,6 +411,11 @@ class View:
         )
         return self._merged(found)
 
+    def _explained(self, cause: Cause, check: str, again: Sequence[Observation]) -> Explained:
+        """A cause with its kind, and whether the observations of the retest confirm it."""
+        repeated = localise.repeated(cause, again, self.groups)
+        return Explained(cause, _kind(cause.bad), check, repeated=repeated)
+
     def _slight_causes(self) -> List[Explained]:
         """Hosts, paths and groups whose pairs are each too little bad to tell, but all of them are."""
         found = []
@@ -429,13 +426,7 @@ class View:
             seen = list(observed.values())
             repeats = list(again.values())
             found += [
-                Explained(
-                    cause,
-                    _kind(cause.bad),
-                    check,
-                    repeated=localise.repeated(cause, repeats, self.groups),
-                    slight=True,
-                )
+                self._explained(cause, check, repeats)._replace(slight=True)
                 for cause in localise.localise(seen, self.groups, _SURE)
                 if cause.scope in ("node", "interface", "path", "group")
             ]
