@@ -36,18 +36,18 @@ NOBODY = 65534
 HANDSHAKE, LEG, SLACK = 0.8, 1.0, 0.8
 WINDOW = HANDSHAKE + 2 * (LEG + SLACK)
 
-#: Calls a function of the daemon as a user and prints what it returned, or the words it failed
+#: Starts a node process, or asks it, as a user; prints what was returned, or the words it failed
 #: with.
 PROGRAM = """
 import ctypes, json, os, sys
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh import node_daemon as daemon
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh import node_daemon, node_process
 user, function, arguments = json.load(sys.stdin)
 if user:
     os.setgroups([]); os.setgid(user); os.setuid(user)
     ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, or its own files in /proc would stay root's
 try:
-    print(json.dumps(getattr(daemon, function)(**arguments)))
-except (ValueError, daemon.MeshError) as error:
+    print(json.dumps(getattr(node_daemon if function == "start" else node_process, function)(**arguments)))
+except (ValueError, node_process.MeshError) as error:
     print(json.dumps({"failed": str(error)}))
 """
 
