@@ -16,14 +16,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.observation import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.inference.observation import (
     Observation,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.localise import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.inference.evidence import (
     ELSEWHERE,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.inference.follow_up import (
     follow_up,
-    localise,
     repeated,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.inference.localise import (
+    localise,
 )
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmark"))

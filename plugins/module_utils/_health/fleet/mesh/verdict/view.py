@@ -9,17 +9,27 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from ...knowledge import network as rules
-from ...lenient import number
-from . import localise
-from .figures import Echo, Figures, Grown, Hung, Latency, Leg, Missed, Passes, gather
-from .documents import Plan
-from .inferred import inferred_groups
-from .localise import TOLERATED, Cause
-from .members import endpoint_of
-from .observation import KINDS, Observation, Observed, latency_limits, merged, observe, usual_delays
-from .probes.registry import BY_CHECK, DEFAULT_CHECKS, Part, parts, planned
-from .references import Expected, Kind, References
+from ....knowledge import network as rules
+from ....lenient import number
+from ..figures import Echo, Figures, Grown, Hung, Latency, Leg, Missed, Passes, gather
+from ..documents import Plan
+from ..inference.inferred import inferred_groups
+from ..inference.causes import Cause
+from ..inference.evidence import TOLERATED, crosses
+from ..inference.follow_up import repeated
+from ..inference.localise import localise
+from ..members import endpoint_of
+from ..inference.observation import (
+    KINDS,
+    Observation,
+    Observed,
+    latency_limits,
+    merged,
+    observe,
+    usual_delays,
+)
+from ..probes.registry import BY_CHECK, DEFAULT_CHECKS, Part, parts, planned
+from ..inference.references import Expected, Kind, References
 
 #: Expected number of healthy parts named by the sensitive comparison.
 _SURE = 0.01
@@ -385,7 +395,7 @@ class View:
                 if not any(one.bad and _touches(cause, one, self.groups) for one in again)
                 for one in cause.bad
             }
-            causes = localise.localise(
+            causes = localise(
                 [one for one in family.values() if one not in over],
                 self.groups,
                 strays=self.references.minimum is None,
@@ -413,8 +423,8 @@ class View:
 
     def _explained(self, cause: Cause, check: str, again: Sequence[Observation]) -> Explained:
         """A cause with its kind, and whether the observations of the retest confirm it."""
-        repeated = localise.repeated(cause, again, self.groups)
-        return Explained(cause, _kind(cause.bad), check, repeated=repeated)
+        confirmed = repeated(cause, again, self.groups)
+        return Explained(cause, _kind(cause.bad), check, repeated=confirmed)
 
     def _slight_causes(self) -> List[Explained]:
         """Hosts, paths and groups whose pairs are each too little bad to tell, but all of them are."""
@@ -427,7 +437,7 @@ class View:
             repeats = list(again.values())
             found += [
                 self._explained(cause, check, repeats)._replace(slight=True)
-                for cause in localise.localise(seen, self.groups, _SURE)
+                for cause in localise(seen, self.groups, _SURE)
                 if cause.scope in ("node", "interface", "path", "group")
             ]
         return found
@@ -438,16 +448,14 @@ class View:
         """Hosts and paths that were bad with several partners in the first pass and good in the
         second.
         """
-        before = (
-            localise.localise(first, self.groups) if again and any(one.bad for one in first) else []
-        )
+        before = localise(first, self.groups) if again and any(one.bad for one in first) else []
         return [
             cause
             for cause in before
             if cause.scope in ("node", "interface", "path", "group")
             # Pairs that share an uplink are slow together, with no fault to be over.
             and not (cause.scope == "path" and _kind(cause.bad) == "slow")
-            and localise.repeated(cause, again, self.groups) is False
+            and repeated(cause, again, self.groups) is False
         ]
 
     def _merged(self, found: Sequence[Explained]) -> List[Explained]:
@@ -476,9 +484,9 @@ class View:
                 cause = (
                     explained.cause
                 )  # pings go both ways, so that only the rates' end of it knows the direction
-            repeated = accepted.repeated if accepted.repeated is not None else explained.repeated
+            confirmed = accepted.repeated if accepted.repeated is not None else explained.repeated
             kept[place] = accepted._replace(
-                cause=cause, further=accepted.further + explained.cause.bad, repeated=repeated
+                cause=cause, further=accepted.further + explained.cause.bad, repeated=confirmed
             )
         return kept
 
@@ -533,9 +541,7 @@ def _touches(cause: Cause, observation: Observation, groups: Mapping[str, str]) 
     if cause.scope == "link":
         return set(cause.nodes) == ends
     if cause.scope in ("path", "group"):
-        return localise.crosses(
-            cause.groups, groups.get(observation.source), groups.get(observation.target)
-        )
+        return crosses(cause.groups, groups.get(observation.source), groups.get(observation.target))
     return bool(ends & set(cause.nodes))
 
 
