@@ -27,7 +27,6 @@ from ..documents import Plan
 from ..figures import Echo, Figures, Leg
 from .references import References, is_busy, quantile
 
-
 #: Values of `Observation.kind`, root cause first: at the same place, an earlier kind explains a
 #: later one.
 KINDS = ("blocked", "mtu", "loss", "slow", "latency")

@@ -14,6 +14,7 @@ from ....knowledge import network as rules
 from ....model import FAIL, NODE, UNKNOWN, WARN, Finding, Subject
 from ..inference.causes import Cause
 from ..inference.evidence import ELSEWHERE, TOLERATED
+from .explained import PING, Explained
 from .messages import (
     between,
     evidence_of,
@@ -26,7 +27,7 @@ from .messages import (
     ping_fault_text,
     typical,
 )
-from .view import PING, Explained, View
+from .view import View
 
 #: Expected number of healthy links failed in a run.
 FALSE_LINKS = 0.01

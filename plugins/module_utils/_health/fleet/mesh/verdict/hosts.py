@@ -16,10 +16,11 @@ from ..inference.references import quantile
 from ..plan import concerns
 from ..probes.record import HCA, PairProbe
 from ..probes.registry import BY_CHECK
+from .explained import Explained
 from .faults import Doubt, node_finding, undecided_finding
 from .measured import measured_pings, measured_rates
 from .unmeasured import missing_measurements
-from .view import Explained, View
+from .view import View
 
 
 def results_of(

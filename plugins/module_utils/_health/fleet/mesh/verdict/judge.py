@@ -18,6 +18,7 @@ from ..figures import Passes
 from ..inference.follow_up import follow_up
 from ..inference.localise import SUSPECT, localise
 from ..probes.registry import parts
+from .explanation import explain
 from .fabric import controls, slow_between
 from .faults import Doubt, run_finding
 from .hosts import not_planned, planned_findings, results_of
@@ -48,7 +49,7 @@ def judge(plans: Sequence[Plan], passes: Passes, false_drains: float = FALSE_DRA
 
 def _judge_part(view: View, false_drains: float) -> Judged:
     """Judge the probes that are evidence about the same links."""
-    causes = [view.named(explained) for explained in view.causes(slow_between(view))]
+    causes = explain(view, slow_between(view))
     view.know(causes)
     doubt = Doubt.of(view, causes, false_drains)
     results = {host: results_of(view, host, causes, doubt) for host in view.plan["hosts"]}

@@ -10,9 +10,10 @@ from ....knowledge import network as rules
 from ..inference.causes import Cause
 from ..inference.evidence import ELSEWHERE, TOLERATED
 from ..inference.observation import Observation
-from ..probes.registry import BY_CHECK
 from ..inference.references import quantile
-from .view import Explained, View
+from ..probes.registry import BY_CHECK
+from .explained import Explained
+from .view import View
 
 #: Maximum number of pairs that a finding shows as evidence.
 _MOST_PAIRS = 12

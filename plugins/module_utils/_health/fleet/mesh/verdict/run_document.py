@@ -9,8 +9,9 @@ from typing import Dict, Iterable, List, Optional, Sequence, Tuple, cast
 from ..documents import Matrix, MeshCause, MeshDocument, MeshExpectation, MissedMeasurement
 from ..figures import Leg
 from ..inference.references import quantile
+from .explained import Explained
 from .messages import evidence_of
-from .view import Explained, View
+from .view import View
 
 #: Maximum number of missing measurements in the document.
 MOST_MISSED = 1000

@@ -14,7 +14,8 @@ from ..figures import Leg
 from ..inference.references import is_busy
 from ..probes.record import PairProbe
 from ..probes.registry import BY_CHECK
-from .view import PING, Explained, View
+from .explained import PING, Explained
+from .view import View
 
 
 def missing_measurements(
