@@ -65,6 +65,11 @@ class Hypothesis(NamedTuple):
         """Its place in the order of acceptance."""
         return -self.gain, _RANKS[self.scope]
 
+    @property
+    def port(self) -> Tuple[str, str]:
+        """The plane and the node of an interface."""
+        return self.part.plane, self.part.names[0]
+
     def explains(self) -> List[int]:
         """The bad observations that it explains."""
         return [number for slot in self.slots for number in self.part.bad[slot]]
@@ -98,8 +103,7 @@ class Accepted:
         for number in hypothesis.explains():
             self.cover[number] += 1
         if hypothesis.scope == INTERFACE:
-            part = hypothesis.part
-            port = (part.plane, part.names[0])
+            part, port = hypothesis.part, hypothesis.port
             if (
                 self.rest is not None
                 and self.evidence.share_of(part.numbers(hypothesis.slots)) < 1 - TOLERATED
@@ -123,6 +127,11 @@ class Accepted:
                     continue
             kept.append(one)
         self.hypotheses = kept
+        # What was dropped is not faulty any more: it may be a partner, and its bad pairs are left.
+        faulty = [one for one in kept if one.scope == INTERFACE]
+        self.faulty = {one.port for one in faulty}
+        self.faulty_slots = {(*one.port, slot) for one in faulty for slot in one.slots}
+        self.partly = {port: of for port, of in self.partly.items() if port in self.faulty}
 
     def settle(self) -> None:
         """Take what no hypothesis explains as the background from now on."""
