@@ -16,7 +16,8 @@ from ansible.errors import AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge, plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.verdict import judge
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.documents import (
     HostFacts,
     read_facts,

@@ -28,15 +28,21 @@ import time
 from collections import defaultdict
 from typing import Callable, Dict, Iterable, List, NamedTuple, Set, Tuple
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.observation import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.inference.observation import (
     Observation,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.localise import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.inference.causes import (
     Cause,
-    Pair,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.inference.follow_up import (
     follow_up,
-    localise,
     repeated,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.inference.localise import (
+    localise,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.inference.retest import (
+    Pair,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.plan import (
     TIMES_AGAIN,

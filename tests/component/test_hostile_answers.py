@@ -36,7 +36,11 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
     judge_run,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge, plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.probes.registry import (
+    DEFAULT_CHECKS,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.verdict import judge
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.documents import (
     read_facts,
 )
@@ -179,7 +183,7 @@ def spoilt(value, paths, hostile):
 def planned(all_facts):
     found = {host: read_facts(bounded(own)) for host, own in all_facts.items()}
     settings = plan.MeshSettings(
-        checks=list(judge.CHECKS),
+        checks=list(DEFAULT_CHECKS),
         rounds=5,
         interfaces={},
         plane_class=None,

@@ -22,7 +22,8 @@ RUN = """
 import json, sys, time
 root, places = sys.argv[1], sys.argv[2:]
 sys.path[:0] = [root]
-from _health.fleet.mesh import judge, plan
+from _health.fleet.mesh import plan
+from _health.fleet.mesh.verdict import judge
 from _health.node.checks import blast_pairs
 from _health.node.mesh import share_runner
 from _health.node.mesh.share import accepted_share
@@ -144,4 +145,4 @@ def test_the_engine_knows_no_program():
         and path.name not in KNOW.get(str(path.parent.relative_to(core)), ())
     }
     # The family of addresses; what is accepted of pings, which reads the options of their check.
-    assert knowing <= {"node/mesh/share.py", "fleet/mesh/observation.py"}, knowing
+    assert knowing <= {"node/mesh/share.py", "fleet/mesh/inference/observation.py"}, knowing

@@ -22,7 +22,8 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.documents import (
     read_facts,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge, plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.verdict import judge
 
 _PROGRAM = Path(__file__).parent / "on_node.py"
 #: How many hosts are asked at the same time.

@@ -34,7 +34,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output
     next_step,
     runbook,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.verdict import faults
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.probes import (
     registry as probes,
 )
@@ -81,7 +81,7 @@ TABLES = {
     ),
     *(row[0] for row in image_registry._TROUBLES.values()),
     *(row.code for table in (dcgm.MEANINGS, dcgm.OVERRIDES) for row in table.values()),
-    *(code for code, _action in judge._CODES.values()),
+    *(code for code, _action in faults.CODES.values()),
 }
 #: Codes that are put together, by how they are; None: `runbook` has words for all of them.
 COMPOSED = {

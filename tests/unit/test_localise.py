@@ -16,14 +16,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.observation import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.inference.observation import (
     Observation,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.localise import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.inference.evidence import (
     ELSEWHERE,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.inference.follow_up import (
     follow_up,
-    localise,
     repeated,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.inference.localise import (
+    localise,
 )
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmark"))
@@ -337,6 +341,29 @@ def test_an_interface_that_comes_and_goes_is_named_not_its_links():
     assert {"n0", "n1", "n6", "n7"} == set(cause.partners)
     assert len(cause.against) == 3 * 3
     assert (round(cause.share, 2), cause.chance < 0.001) == (0.57, True)
+
+
+def test_an_interface_without_a_word_left_for_it_hides_no_link():
+    # d comes and goes with three partners, which turn out to come and go themselves, with others
+    # too. Nobody is left to blame d, so that its bad pair with h is a bad link.
+    others = names(12)
+    ill = {("d", partner): 7 for partner in ("p0", "p1", "p2", "h")}
+    met = [*ill, ("d", "n0"), ("d", "n1"), *itertools.combinations(others, 2)]
+    met += [("h", node) for node in others[:6]]
+    for number in range(3):
+        mine = [(f"p{number}", others[(3 * number + place) % 12]) for place in range(6)]
+        ill.update(dict.fromkeys(mine[:3], 5))
+        met += mine
+    seen = [
+        one("eth1", source, target, False, bad > 4, "loss")._replace(counts=(bad, 8))
+        for source, target in met
+        for bad in [ill.get((source, target), 0)]
+    ]
+    causes = {(cause.scope, cause.nodes) for cause in localise(seen, {})}
+    assert causes == {
+        *(("interface", (f"p{number}",)) for number in range(3)),
+        ("link", ("d", "h")),
+    }
 
 
 def test_a_link_towards_a_slow_sender_is_a_link():

@@ -37,11 +37,11 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks 
     iperf3_pairs,
     ping_mesh,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import (
-    figures,
-    judge,
-    plan,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import figures, plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.probes.registry import (
+    DEFAULT_CHECKS,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.verdict import judge
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult
 
 import fabric  # noqa: E402
@@ -74,7 +74,7 @@ def planned(
     hosts=8,
     seed=1,
     rounds=5,
-    checks=judge.CHECKS,
+    checks=DEFAULT_CHECKS,
     found=None,
     racks=2,
     planes=2,

@@ -12,7 +12,8 @@ import json
 import pytest
 from rdma_world import hca
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge, plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.verdict import judge
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.documents import (
     MeshReport,
     read_facts,

@@ -39,7 +39,11 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks 
     ping_mesh,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.links import GB
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge, plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.probes.registry import (
+    DEFAULT_CHECKS,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.verdict import judge
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     CheckResult,
     Finding,
@@ -547,7 +551,7 @@ def meshed(world):
         "ping_mesh": ping_mesh.CHECK.defaults(),
     }
     settings = plan.MeshSettings(
-        checks=list(judge.CHECKS),
+        checks=list(DEFAULT_CHECKS),
         rounds=5,
         interfaces={},
         plane_class=None,

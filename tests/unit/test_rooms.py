@@ -188,6 +188,17 @@ def test_no_check_imports_a_check():
     ]
 
 
+def test_what_the_verdict_of_the_mesh_is_made_of_knows_nothing_of_it():
+    verdict = "fleet.mesh.verdict"
+    assert not [
+        f"{name} -> {target}"
+        for name, target in ARROWS
+        if target.startswith(verdict)
+        and name.startswith("fleet.mesh.")
+        and not name.startswith(verdict)
+    ]
+
+
 @pytest.mark.parametrize("root", [CORE, AGENT, PLUGIN_UTILS], ids=lambda root: root.name)
 def test_no_circle_of_modules(root):
     assert not circles(graph(root))

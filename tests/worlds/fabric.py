@@ -13,7 +13,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge, plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.probes.registry import (
+    DEFAULT_CHECKS,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.verdict import judge
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import (
     iperf3_pairs,
     ping_mesh,
@@ -105,7 +109,7 @@ class Outcome:
 def first_plan(case: Case, seed: int = 1):
     """The plan of the first pass, as the role makes it."""
     settings = plan.MeshSettings(
-        checks=list(judge.CHECKS),
+        checks=list(DEFAULT_CHECKS),
         rounds=case.rounds,
         together=case.together,
         seed=seed,

@@ -32,7 +32,11 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks 
     pcie_bandwidth,
     ping_mesh,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge, plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.probes.registry import (
+    DEFAULT_CHECKS,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.verdict import judge
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import atomic_file
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     CheckResult,
@@ -269,7 +273,7 @@ def planned(hosts, racks=2, rounds=5, planes=2, peers=32, seed=1, speed=10_000_0
     """The plan of a mesh of these hosts; no racks, no groups."""
     facts = {name: _facts(number, planes, speed) for number, name in enumerate(hosts, 1)}
     settings = plan.MeshSettings(
-        checks=list(judge.CHECKS),
+        checks=list(DEFAULT_CHECKS),
         rounds=rounds,
         interfaces={},
         plane_class=None,

@@ -33,7 +33,7 @@ from .report import (
 )
 from ...node import registry
 from ...node.framework.check import WITH_EVERY_PASS
-from ..mesh import judge as mesh_judge
+from ..mesh.verdict import judge as mesh_judge
 from ..mesh.documents import MeshReport, Plan
 from ..mesh.plan import describe
 from ...model import (

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from ...knowledge import network as rules
-from ...knowledge.fleet import MAD_TO_DEVIATION, OUTLIER
-from ...lenient import number
-from .documents import Plan
-from .figures import Leg
-from .probes.record import PairProbe
+from ....knowledge import network as rules
+from ....knowledge.fleet import MAD_TO_DEVIATION, OUTLIER
+from ....lenient import number
+from ..documents import Plan
+from ..figures import Leg
+from ..probes.record import PairProbe
 
 
 class Expected(NamedTuple):

@@ -50,8 +50,7 @@ def _parts(seen: List[Observation]) -> List[Set[str]]:
     """The hosts that are connected by pairs with good rates only, both ways."""
     good: Dict[Tuple[str, str], bool] = {}
     for one in seen:
-        ends = min(one.source, one.target), max(one.source, one.target)
-        good[ends] = good.get(ends, True) and one.tally[0] == 0
+        good[one.ends] = good.get(one.ends, True) and one.tally[0] == 0
     return connected(
         ends if is_good else (host, host) for ends, is_good in good.items() for host in ends
     )

@@ -7,60 +7,26 @@ explain bad figures. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
-from ...knowledge import network as rules
-from ...lenient import number
-from . import localise
-from .figures import Echo, Figures, Grown, Hung, Latency, Leg, Missed, Passes, gather
-from .documents import Plan
-from .inferred import inferred_groups
-from .localise import TOLERATED, Cause
-from .members import endpoint_of
-from .observation import KINDS, Observation, Observed, latency_limits, merged, observe, usual_delays
-from .probes.registry import BY_CHECK, DEFAULT_CHECKS, Part, parts, planned
-from .references import Expected, Kind, References
-
-#: Expected number of healthy parts named by the sensitive comparison.
-_SURE = 0.01
-#: The checks that `View.causes` names for the two kinds of figures, echoes and rates; `View.named`
-#: gives causes the names of the probes of the view.
-PING, IPERF = DEFAULT_CHECKS
-
-
-class Explained(NamedTuple):
-    """A cause, its kind, and the observations of other kinds that it explains."""
-
-    cause: Cause
-    kind: str
-    #: The check whose figures revealed the cause.
-    check: str
-    #: Observations of other kinds that the cause explains too.
-    further: Tuple[Observation, ...] = ()
-    #: Whether the retest confirmed the cause; None if it was not measured again.
-    repeated: Optional[bool] = None
-    #: True if nothing arrives in this check while the other check's packets arrive.
-    filtered: bool = False
-    #: True if only the sensitive comparison of several pairs shows the cause.
-    slight: bool = False
-    #: The checks whose figures are echoes and rates.
-    echoes: str = PING
-    rates: str = IPERF
-
-    @property
-    def is_weak(self) -> bool:
-        """True if a firewall may be the cause: a refused connection says nothing about the link, nor
-        does a lost ping if connections get through.
-        """
-        return self.kind == "blocked" and (self.filtered or BY_CHECK[self.check].can_be_filtered)
-
-    @property
-    def checks(self) -> Set[str]:
-        """The checks whose figures show the cause: its own check, and the other one if its
-        observations follow from the cause.
-        """
-        following = [one for one in self.further if KINDS.index(one.kind) >= KINDS.index(self.kind)]
-        return {self.check} | {self.rates if one.directed else self.echoes for one in following}
+from ....knowledge import network as rules
+from ....lenient import number
+from ..documents import Plan
+from ..figures import Echo, Figures, Grown, Hung, Latency, Leg, Missed, Passes, gather
+from ..inference.causes import Cause
+from ..inference.inferred import inferred_groups
+from ..inference.observation import (
+    Observation,
+    Observed,
+    latency_limits,
+    merged,
+    observe,
+    usual_delays,
+)
+from ..inference.references import Expected, Kind, References
+from ..members import endpoint_of
+from ..probes.registry import BY_CHECK, Part, parts, planned
+from .explained import PING, Explained, touches
 
 
 def _planned_planes(plan: Plan, part: Part) -> Dict[Tuple[str, int], Set[int]]:
@@ -167,16 +133,6 @@ class View:
         silent = self.figures.silent
         gone = [host for turn, host in silent if turn == 2 and (1, host) not in silent]
         return merged(self.first, self.second, gone)
-
-    def named(self, explained: Explained) -> Explained:
-        """A cause of `causes` with the names of this view's checks."""
-        names = {
-            PING: self.part.echoes.check if self.part.echoes else PING,
-            IPERF: self.part.rates.check if self.part.rates else IPERF,
-        }
-        return explained._replace(
-            check=names[explained.check], echoes=names[PING], rates=names[IPERF]
-        )
 
     def counters_of(self, host: str, plane: Optional[str]) -> Dict[str, int]:
         """By how much the counters of a host's ends grew while it measured, on a plane or on all;
@@ -312,7 +268,7 @@ class View:
             + self.paths
         )
         return any(
-            _touches(cause, seen, self.groups)
+            touches(cause, seen, self.groups)
             for cause in near
             if host not in cause.nodes or cause.scope == "link"
         )
@@ -365,188 +321,4 @@ class View:
 
     def _is_explained(self, one: Observation) -> bool:
         near = self.causes_by_node.get(one.source, []) + self.causes_by_node.get(one.target, [])
-        return any(_touches(cause, one, self.groups) for cause in near + self.paths)
-
-    def causes(self, known: Iterable[Cause] = ()) -> List[Explained]:
-        """Return the causes of all bad observations, each once, root causes first, and the causes
-        that the retest did not confirm. ``known`` are slow causes that the retest has shown.
-        """
-        found = [Explained(cause, "slow", IPERF, repeated=True) for cause in known]
-        for family, second, first in zip(
-            self.families(self.observed), self.families(self.second), self.families(self.first)
-        ):
-            check = IPERF if family is self.observed.rate else PING
-            again = list(second.values())
-            before = self._not_repeated(list(first.values()), again)
-            # Bad pairs of such a host that were not measured again are no link faults either.
-            over = {
-                one
-                for cause in before
-                if not any(one.bad and _touches(cause, one, self.groups) for one in again)
-                for one in cause.bad
-            }
-            causes = localise.localise(
-                [one for one in family.values() if one not in over],
-                self.groups,
-                strays=self.references.minimum is None,
-            )
-            places = {_place(cause) for cause in causes}
-            found += [self._explained(cause, check, again) for cause in causes]
-            found += [
-                Explained(cause, _kind(cause.bad), check, repeated=False)
-                for cause in before
-                if _place(cause) not in places
-            ]
-        found += self._slight_causes()
-        found = [self._with_other_check(one) for one in found]
-        found.sort(
-            key=lambda one: (
-                one.repeated is False,
-                one.cause.scope == "undecided",
-                one.cause.scope == "link",
-                one.slight,
-                one.is_weak,
-                KINDS.index(one.kind),
-            )
-        )
-        return self._merged(found)
-
-    def _explained(self, cause: Cause, check: str, again: Sequence[Observation]) -> Explained:
-        """A cause with its kind, and whether the observations of the retest confirm it."""
-        repeated = localise.repeated(cause, again, self.groups)
-        return Explained(cause, _kind(cause.bad), check, repeated=repeated)
-
-    def _slight_causes(self) -> List[Explained]:
-        """Hosts, paths and groups whose pairs are each too little bad to tell, but all of them are."""
-        found = []
-        for observed, again, check in (
-            (self.observed.drop, self.second.drop, PING),
-            (self.observed.dent, self.second.dent, IPERF),
-        ):
-            seen = list(observed.values())
-            repeats = list(again.values())
-            found += [
-                self._explained(cause, check, repeats)._replace(slight=True)
-                for cause in localise.localise(seen, self.groups, _SURE)
-                if cause.scope in ("node", "interface", "path", "group")
-            ]
-        return found
-
-    def _not_repeated(
-        self, first: Sequence[Observation], again: Sequence[Observation]
-    ) -> List[Cause]:
-        """Hosts and paths that were bad with several partners in the first pass and good in the
-        second.
-        """
-        before = (
-            localise.localise(first, self.groups) if again and any(one.bad for one in first) else []
-        )
-        return [
-            cause
-            for cause in before
-            if cause.scope in ("node", "interface", "path", "group")
-            # Pairs that share an uplink are slow together, with no fault to be over.
-            and not (cause.scope == "path" and _kind(cause.bad) == "slow")
-            and localise.repeated(cause, again, self.groups) is False
-        ]
-
-    def _merged(self, found: Sequence[Explained]) -> List[Explained]:
-        """Merge causes of which one explains another: a lossy interface is also slow, a dead
-        interface is both.
-        """
-        kept: List[Explained] = []
-        for explained in found:
-            deeper = [
-                place
-                for place, accepted in enumerate(kept)
-                if _explains(accepted, explained, self.groups)
-            ]
-            if not deeper:
-                kept.append(explained)
-                continue
-            place = deeper[0]
-            accepted = kept[place]
-            cause = accepted.cause
-            if (
-                _place(cause) == _place(explained.cause)
-                and cause.direction == "both"
-                and explained.cause.direction != "both"
-                and accepted.kind == explained.kind
-            ):
-                cause = (
-                    explained.cause
-                )  # pings go both ways, so that only the rates' end of it knows the direction
-            repeated = accepted.repeated if accepted.repeated is not None else explained.repeated
-            kept[place] = accepted._replace(
-                cause=cause, further=accepted.further + explained.cause.bad, repeated=repeated
-            )
-        return kept
-
-    def _with_other_check(self, explained: Explained) -> Explained:
-        """Mark causes that only one check finds blocked, with the other check's observations there."""
-        # Where a share of the paths is blocked, the rates may take another path than the pings.
-        is_share = explained.cause.scope == "path" and explained.cause.share < 1 - TOLERATED
-        if explained.kind != "blocked" or explained.repeated is False or is_share:
-            return explained
-        if explained.check == IPERF:
-            echoes = [
-                self.observed.echo_between(bad.plane, bad.source, bad.target)
-                for bad in explained.cause.bad
-            ]
-            return explained._replace(
-                filtered=any(echo is not None and echo.value > 0 for echo in echoes)
-            )
-        tried = [legs for legs in map(self._legs_since, explained.cause.bad) if legs]
-        carried = [legs for legs in tried if any(leg.rate for leg in legs)]
-        return explained._replace(filtered=2 * len(carried) > len(tried))
-
-    def _legs_since(self, pair: Observation) -> List[Leg]:
-        """The rates between the two ends of a ping, either way, taken after the ping; each
-        pass begins with the pings.
-        """
-        sent = max([echo.turn for echo in self.echoes_of(pair)], default=1)
-        ends = {pair.source, pair.target}
-        return [
-            leg
-            for leg in self.legs_at(pair.source)
-            if leg.plane == pair.plane and {leg.source, leg.target} == ends and leg.turn >= sent
-        ]
-
-
-def _kind(observations: Iterable[Observation]) -> str:
-    """The first kind, in root-cause order, of at least a third of the observations."""
-    kinds = [one.kind for one in observations if one.kind in KINDS]
-    return next((kind for kind in KINDS if 3 * kinds.count(kind) >= len(kinds) > 0), "slow")
-
-
-def _place(cause: Cause) -> Tuple[Any, ...]:
-    """The place of a cause, regardless of direction."""
-    return cause.scope, tuple(sorted(cause.nodes)), cause.plane, tuple(sorted(cause.groups))
-
-
-def _touches(cause: Cause, observation: Observation, groups: Mapping[str, str]) -> bool:
-    if cause.plane not in (None, observation.plane):
-        return False
-    ends = {observation.source, observation.target}
-    if cause.scope in ("node", "interface"):
-        return cause.nodes[0] in ends
-    if cause.scope == "link":
-        return set(cause.nodes) == ends
-    if cause.scope in ("path", "group"):
-        return localise.crosses(
-            cause.groups, groups.get(observation.source), groups.get(observation.target)
-        )
-    return bool(ends & set(cause.nodes))
-
-
-def _explains(deeper: Explained, follower: Explained, groups: Mapping[str, str]) -> bool:
-    """True if all bad observations of the other cause lie where the root cause lies."""
-    if deeper.repeated is False and follower.repeated is not False:
-        return False
-    if deeper.slight and not follower.slight and follower.cause.scope != "link":
-        return False
-    if deeper.cause.scope == "undecided" and follower.cause.scope != "undecided":
-        return False
-    if follower.is_weak and KINDS.index(deeper.kind) > KINDS.index(follower.kind):
-        return False  # neither loss nor a low rate closes a port
-    return all(_touches(deeper.cause, one, groups) for one in follower.cause.bad)
+        return any(touches(cause, one, self.groups) for cause in near + self.paths)

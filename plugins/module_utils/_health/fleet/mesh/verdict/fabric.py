@@ -10,12 +10,13 @@ from collections import Counter
 from statistics import fmean
 from typing import List, NamedTuple, Optional, Tuple
 
-from ...knowledge import network as rules
-from .figures import Leg
-from .localise import BOTH, PATH, Cause
-from .observation import Observation
-from .references import is_busy, quantile
-from .retest import ELSEWHERE, Pair, PartnerPool
+from ....knowledge import network as rules
+from ..figures import Leg
+from ..inference.causes import BOTH, Cause
+from ..inference.evidence import ELSEWHERE, PATH
+from ..inference.observation import Observation
+from ..inference.references import is_busy, quantile
+from ..inference.retest import Pair, PartnerPool
 from .view import View
 
 #: Pairs between groups that the retest measures as controls: for each group, at least, at most.
@@ -97,7 +98,7 @@ def _slow_again(plane: str, rates: List[Observation]) -> List[Pair]:
     on_plane = [one for one in rates if one.plane == plane]
     if sum(one.bad for one in on_plane) <= _OFTEN * len(on_plane):
         return []
-    slow = {(min(one[1:3]), max(one[1:3])) for one in on_plane if one.bad}
+    slow = {one.ends for one in on_plane if one.bad}
     chosen = sorted(slow)[:: max(1, len(slow) // _MOST)][:_MOST]
     return [(plane, first, second) for first, second in chosen]
 

@@ -10,15 +10,15 @@ import heapq
 from collections import Counter
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple
 
+from .evidence import ELSEWHERE
 from .observation import Observation
 
 #: A plane and two nodes on it.
 Pair = Tuple[str, str, str]
-#: Stands for any other group of a path. From one group to `ELSEWHERE` is the group's uplink; from
-#: `ELSEWHERE` to `ELSEWHERE` is the network that connects the groups.
-ELSEWHERE = "*"
 #: Partners for each suspect interface.
 PARTNERS = 3
+#: Partners for each interface of a node that is suspected on several interfaces.
+PARTNERS_EACH = 2
 #: Partners to examine when searching for a suitable one.
 LOOK = 64
 

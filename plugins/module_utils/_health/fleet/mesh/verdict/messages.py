@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterable, Optional, Tuple
 
-from ...knowledge import network as rules
-from .localise import TOLERATED, Cause
-from .observation import Observation
-from .probes.registry import BY_CHECK
-from .references import quantile
-from .retest import ELSEWHERE
-from .view import Explained, View
+from ....knowledge import network as rules
+from ..inference.causes import Cause
+from ..inference.evidence import ELSEWHERE, TOLERATED
+from ..inference.observation import Observation
+from ..inference.references import quantile
+from ..probes.registry import BY_CHECK
+from .explained import Explained
+from .view import View
 
 #: Maximum number of pairs that a finding shows as evidence.
 _MOST_PAIRS = 12

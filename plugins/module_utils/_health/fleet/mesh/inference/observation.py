@@ -21,12 +21,11 @@ from typing import (
     TypeVar,
 )
 
-from ...knowledge import network as rules
-from ...lenient import number
-from .documents import Plan
-from .figures import Echo, Figures, Leg
+from ....knowledge import network as rules
+from ....lenient import number
+from ..documents import Plan
+from ..figures import Echo, Figures, Leg
 from .references import References, is_busy, quantile
-
 
 #: Values of `Observation.kind`, root cause first: at the same place, an earlier kind explains a
 #: later one.
@@ -55,6 +54,17 @@ class Observation(NamedTuple):
     def tally(self) -> Tuple[int, int]:
         """Number of bad measurements and of all."""
         return self.counts if self.counts[1] else (int(self.bad), 1)
+
+    @property
+    def ends(self) -> Tuple[str, str]:
+        """Both nodes, sorted."""
+        if self.source < self.target:
+            return self.source, self.target
+        return self.target, self.source
+
+    def other(self, node: str) -> str:
+        """The end that is not this one."""
+        return self.target if self.source == node else self.source
 
 
 Node = TypeVar("Node", bound=Hashable)

@@ -1,0 +1,273 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The finding about a cause: of a node, undecided among several, or between hosts. Pure.
+
+A fault between hosts (a link, a path between racks) is a finding of the run and of no host.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Dict, NamedTuple, Sequence, Set, Tuple
+
+from ....knowledge import network as rules
+from ....model import FAIL, NODE, UNKNOWN, WARN, Finding, Subject
+from ..inference.causes import Cause
+from ..inference.evidence import ELSEWHERE, TOLERATED
+from .explained import PING, Explained
+from .messages import (
+    between,
+    evidence_of,
+    fault_text,
+    firewall_hint,
+    interface_of,
+    lost_pings,
+    no_traffic,
+    out_of,
+    ping_fault_text,
+    typical,
+)
+from .view import View
+
+#: Expected number of healthy links failed in a run.
+FALSE_LINKS = 0.01
+#: Share of the rate within groups that a single pair between groups has at least by design.
+_DESIGN = 0.2
+#: Code and action by kind; for slow rates by kind and direction.
+CODES = {
+    ("blocked", "both"): ("no_path", "drain_node"),
+    ("loss", "both"): ("packet_loss", "drain_node"),
+    ("mtu", "both"): ("mtu_on_the_way", "fix_configuration"),
+    ("latency", "both"): ("high_latency", "watch"),
+    ("slow", "both"): ("slow_both_ways", "drain_node"),
+    ("slow", "transmit"): ("slow_transmit", "drain_node"),
+    ("slow", "receive"): ("slow_receive", "drain_node"),
+}
+
+
+def _code(kind: str, direction: str) -> Tuple[str, str]:
+    return CODES.get((kind, direction)) or CODES[(kind, "both")]
+
+
+class Doubt(NamedTuple):
+    """What keeps a cause from failing a node."""
+
+    view: View
+    #: Planes on which most nodes would be blamed, although nothing but their own figures tells what
+    #: is usual.
+    planes: Set[str]
+    false_drains: float
+
+    @classmethod
+    def of(cls, view: View, causes: Sequence[Explained], false_drains: float) -> "Doubt":
+        """What is in doubt beside all causes of a view."""
+        blamed: Dict[str, Set[str]] = {}
+        for one in causes:
+            if one.kind == "slow" and one.cause.scope in ("node", "interface"):
+                for plane in {bad.plane for bad in one.cause.bad}:
+                    blamed.setdefault(plane, set()).update(one.cause.nodes)
+        planes = {
+            plane
+            for plane, hosts in blamed.items()
+            if 2 * len(hosts) > len(view.measured_on(plane))
+            and not view.references.is_proven(plane)
+        }
+        return cls(view, planes, false_drains)
+
+    def about(self, explained: Explained) -> str:
+        """Why the cause does not fail its node; empty if it does."""
+        cause = explained.cause
+        if cause.chance > self.false_drains:
+            return f"{cause.chance:.2g} healthy nodes of this run would look like this by chance"
+        if explained.kind != "slow":
+            return ""
+        if self.planes.intersection(bad.plane for bad in cause.bad):
+            return "most nodes are slow, so the reference is in doubt"
+        if explained.repeated is None and self.view.has_retest and not explained.slight:
+            return "the retest did not reach it"
+        return ""
+
+
+def node_finding(view: View, explained: Explained, doubt: Doubt) -> Finding:
+    """The finding about a fault of a node or an interface."""
+    cause = explained.cause
+    code, action = _code(explained.kind, cause.direction)
+    status = _status(view, explained)
+    message = fault_text(view, explained)
+    if status == WARN and explained.slight:
+        code, action = ("slightly_slow" if explained.kind == "slow" else code), "watch"
+    if explained.is_weak:
+        code, action = _firewall_code(explained), "fix_configuration"
+        message += f"; {firewall_hint(view, explained)}"
+    elif status == FAIL and action == "watch":
+        action = "drain_node"
+    if explained.repeated is False:
+        status, action = WARN, "watch"
+        message += "; the retest did not confirm this"
+    why = doubt.about(explained) if status == FAIL else ""
+    if why:
+        status, action = UNKNOWN, "watch"
+        message += f"; undecided: {why}"
+    plane = interface_of(view, cause.nodes[0], cause.plane)
+    subject = Subject("interface", name=plane) if cause.scope == "interface" and plane else NODE
+    return Finding(code, status, message, action, subject, evidence_of(view, explained))
+
+
+def _status(view: View, explained: Explained) -> str:
+    """The status of a cause whose place is known."""
+    if explained.is_weak:
+        return UNKNOWN
+    if explained.slight:
+        return FAIL if _is_severe(view, explained) else WARN
+    # High latency fails only against a maximum that the operator set.
+    return (
+        WARN
+        if explained.kind == "latency"
+        and not view.plan["options"].get(PING, {}).get("maximum_latency")
+        else FAIL
+    )
+
+
+def _is_severe(view: View, explained: Explained) -> bool:
+    """True if what several pairs show together is as bad as a single pair may not be."""
+    cause = explained.cause
+    if explained.kind == "slow":
+        rate, usual = typical(view, cause)
+        is_steady = cause.share >= 1 - TOLERATED and explained.repeated is True
+        return is_steady and rate < rules.FLEET_SHARE * usual
+    lost, sent = lost_pings(view, [*cause.bad, *cause.against])
+    return lost >= rules.POOLED_LOSS * view.most_loss * sent
+
+
+def _firewall_code(explained: Explained) -> str:
+    return (
+        "pings_filtered"
+        if explained.check == explained.echoes
+        else "ports_closed"
+        if explained.filtered
+        else "no_connection"
+    )
+
+
+def undecided_finding(view: View, explained: Explained) -> Finding:
+    """The finding of an undecided cause: the evidence does not single out a host."""
+    cause = explained.cause
+    names = list(cause.nodes)
+    who = (
+        f"{', '.join(names[:-1])} or {names[-1]}"
+        if 1 < len(names) <= 4
+        else f"one of {len(names)} hosts"
+        if len(names) > 4
+        else names[0]
+    )
+    what = {
+        "slow": "slow pairs",
+        "blocked": "pairs without a connection",
+        "loss": "pairs that lose packets",
+        "mtu": "pairs that lose large packets",
+        "latency": "pairs with slow round trips",
+    }[explained.kind]
+    further = "; ".join(
+        f"{first} with {second} on {plane}" for plane, first, second in cause.further[:3]
+    )
+    decide = (
+        f"; to decide, measure {further}"
+        if further
+        else "; there is no other healthy partner to decide with"
+    )
+    rate, usual = typical(view, cause)
+    figures = f" ({out_of(rate, usual)})" if explained.kind == "slow" and usual else ""
+    message = (
+        f"{what}{figures} on {cause.plane or 'every plane'}: the fault is at {who}, or between "
+        f"the hosts{decide}"
+    )
+    code, action = "undecided", "watch"
+    if explained.is_weak and explained.filtered:
+        code, action = _firewall_code(explained), "fix_configuration"
+        message = (
+            f"{no_traffic(explained)} gets through on {cause.plane or 'any plane'}; "
+            f"{firewall_hint(view, explained)}"
+        )
+    # A cause that warns at most when decided is not worse when undecided.
+    return Finding(
+        code,
+        WARN if _status(view, explained) == WARN else UNKNOWN,
+        message,
+        action,
+        NODE,
+        evidence_of(view, explained),
+    )
+
+
+def run_finding(view: View, explained: Explained) -> Finding:
+    """Findings about links between two hosts and paths between two groups, whose ends are good
+    elsewhere.
+    """
+    cause = explained.cause
+    code = f"slow_{cause.scope}" if explained.kind == "slow" else _code(explained.kind, "both")[0]
+    if explained.kind == "slow":
+        what = out_of(*typical(view, cause))
+    elif explained.kind == "blocked":
+        what = f"{no_traffic(explained)} gets through"
+    else:
+        what = ping_fault_text(view, explained)
+    fine = {
+        "link": "both ends are good with other hosts",
+        "path": "the hosts at both ends are good elsewhere",
+        "group": "nearly all of its hosts are bad with each other and with hosts of other groups",
+    }[cause.scope]
+    if cause.scope == "path" and cause.share < 1 - TOLERATED:
+        fine = f"{100 * cause.share:.0f} % of the measurements; {fine}"
+    message = f"{what}, {fine}"
+    # A link that is slow in few measurements may be a disturbance and does not fail a run.
+    measured = [max(one.counts[0], int(one.bad)) for one in cause.bad]
+    few = (
+        cause.scope == "link"
+        and explained.kind == "slow"
+        and (max(measured) < rules.TIMES_BAD or cause.chance > FALSE_LINKS)
+    )
+    unsure = cause.scope != "link" and cause.chance > FALSE_LINKS
+    loaded = explained.repeated is False and explained.kind == "slow" and cause.scope == "path"
+    over = explained.repeated is False and not (loaded and _is_as_large(view, cause))
+    status = WARN if over or few or unsure else _status(view, explained)
+    if status == FAIL and cause.scope == "path" and not view.groups:
+        status = UNKNOWN
+        message += "; without groups of hosts it is undecided where (option mesh_group_by)"
+    elif status == FAIL and explained.kind == "slow" and _may_be_design(view, cause):
+        status = WARN
+    action = "watch" if status == WARN else "fix_configuration"
+    if explained.is_weak:
+        code = _firewall_code(explained)
+        message += f"; {firewall_hint(view, explained)}"
+    if loaded:
+        message += "; only under load, not with few pairs at once"
+    elif explained.repeated is False:
+        message += "; the retest did not confirm this"
+    elif few:
+        message += f"; bad in {max(measured)} measurement{'' if max(measured) == 1 else 's'}"
+    subject = Subject(cause.scope, name=f"{between(view, cause)} on {cause.plane or 'every plane'}")
+    return Finding(code, status, message, action, subject, evidence_of(view, explained))
+
+
+def _may_be_design(view: View, cause: Cause) -> bool:
+    """True if all that connects the groups is evenly slow both ways: uplinks may be slower than a
+    host's link by design, but hardly by so much.
+    """
+    rate, usual = typical(view, cause)
+    is_everything = cause.groups.count(ELSEWHERE) == 2 or len(set(view.groups.values())) == 2
+    return (
+        cause.scope == "path"
+        and is_everything
+        and cause.direction == "both"
+        and cause.share >= 1 - TOLERATED
+        and rate >= usual * _DESIGN
+    )
+
+
+def _is_as_large(view: View, cause: Cause) -> bool:
+    """True if a group without this fault is as large as each group of the path: its uplinks carry
+    as much, so load is no excuse.
+    """
+    sizes = Counter(view.groups.values())
+    others = [size for group, size in sizes.items() if group not in cause.groups]
+    return all(sizes.get(group, 0) <= max(others, default=-1) for group in cause.groups)
