@@ -38,8 +38,10 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks 
     ping_mesh,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import figures, plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.probes import iperf3
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.probes.registry import (
     DEFAULT_CHECKS,
+    Part,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.verdict import judge
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult
@@ -1082,6 +1084,14 @@ def test_one_core_that_is_busy_does_no_harm_where_the_link_is_full():
     assert said(run(World(cpu=99.0), planned(hosts=2))[0]) == set()
     judged, _passes = run(World(cpu=99.0, slow=slow("gpu01", "gpu02")), planned(hosts=2))
     assert said(judged) == {(name, "eth1", "cpu_limited", "unknown") for name in NAMES[:2]}
+
+
+@pytest.mark.parametrize("limit, is_limited", [(50.0, True), (60.0, False), (None, False)])
+def test_each_probe_has_its_own_cpu_limit(limit, is_limited):
+    first = planned(hosts=2)
+    part = Part(iperf3.PROBE._replace(cpu_limit=limit), None)
+    legs = figures.gather([first], [World(cpu=55.0).readings(first)], part).legs
+    assert {(leg.cpu, leg.cpu_limited) for leg in legs} == {(55.0, is_limited)}
 
 
 def test_hosts_that_were_gone_in_the_second_pass_leave_no_broken_links():

@@ -49,6 +49,8 @@ class Leg(NamedTuple):
     retransmits: Optional[int] = None
     #: CPU time of the busier end in percent of one core; None if the program did not report it.
     cpu: Optional[float] = None
+    #: Whether that is as much as the probe's limit, so that the program was the limit.
+    cpu_limited: bool = False
     reason: str = ""
     message: str = ""
     round: int = 0
@@ -441,6 +443,7 @@ def _leg(
         )
         if cpu is not None
     ]
+    cpu = max(cpus, default=None)
     return Leg(
         plane,
         source,
@@ -448,5 +451,6 @@ def _leg(
         turn,
         rate,
         reading.get("retransmits"),
-        max(cpus) if cpus and probe.cpu_limit else None,
+        cpu,
+        cpu is not None and probe.cpu_limit is not None and cpu >= probe.cpu_limit,
     )

@@ -25,7 +25,7 @@ from ....knowledge import network as rules
 from ....lenient import number
 from ..documents import Plan
 from ..figures import Echo, Figures, Leg
-from .references import References, is_busy, quantile
+from .references import References, quantile
 
 #: Values of `Observation.kind`, root cause first: at the same place, an earlier kind explains a
 #: later one.
@@ -293,7 +293,7 @@ def _observe_rates(observed: Observed, legs: Sequence[Leg], references: Referenc
         if leg.rate is None or expected is None or expected.floor is None or not expected.usual:
             continue
         dent = expected.floor if expected.dent is None else expected.dent
-        if leg.rate < dent and is_busy(leg):
+        if leg.rate < dent and leg.cpu_limited:
             continue
         rounds.setdefault((leg.plane, leg.source, leg.target), []).append(
             (min(1.0, leg.rate / expected.usual), leg.rate < expected.floor, leg.rate < dent)

@@ -242,7 +242,7 @@ def _expected(
     if not rates:
         return Expected(None, None, "", "")
     usual, spread = _usual(rates, speed, share)
-    limited = 2 * sum(is_busy(leg) for leg in first) > len(first)
+    limited = 2 * sum(leg.cpu_limited for leg in first) > len(first)
     most = quantile(rates, 0.5)
     if minimum:
         return Expected(minimum, max(usual, minimum), "override", "minimum", limited, minimum, most)
@@ -277,11 +277,6 @@ def _can_be_compared(legs: Sequence[Leg]) -> bool:
     """
     ends = [{leg.source, leg.target} for leg in legs]
     return len(ends) >= rules.LEAST_FIGURES and not set.intersection(*ends)
-
-
-def is_busy(leg: Leg) -> bool:
-    """True if the program was the limit."""
-    return leg.cpu is not None and leg.cpu >= rules.CPU_LIMIT
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

@@ -15,7 +15,7 @@ from ..figures import Leg
 from ..inference.causes import BOTH, Cause
 from ..inference.evidence import ELSEWHERE, PATH
 from ..inference.observation import Observation
-from ..inference.references import is_busy, quantile
+from ..inference.references import quantile
 from ..inference.retest import Pair, PartnerPool
 from .view import View
 
@@ -130,7 +130,7 @@ def _across(view: View, plane: str, turn: int) -> List[Leg]:
     return [
         leg
         for leg in view.rated_on(plane, turn)
-        if not is_busy(leg)
+        if not leg.cpu_limited
         and _groups_of(view, leg.source, leg.target)
         and view.references.are_good_within(leg)
         and view.references.within(leg)

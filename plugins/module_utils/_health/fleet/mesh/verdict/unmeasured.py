@@ -11,7 +11,6 @@ from typing import Dict, List, Sequence
 from ....knowledge import network as rules
 from ....model import UNKNOWN, WARN, Finding, Subject
 from ..figures import Leg
-from ..inference.references import is_busy
 from ..probes.record import PairProbe
 from ..probes.registry import BY_CHECK
 from .explained import PING, Explained
@@ -145,7 +144,7 @@ def _rates_missing(view: View, host: str, plane: str, probe: PairProbe) -> List[
         if (leg.plane, leg.source, leg.target) not in view.observed.rate
     ]
     judged = [leg for legs in rated.values() for leg in legs if leg not in unjudged]
-    if any(is_busy(leg) for leg in unjudged) and not all(
+    if any(leg.cpu_limited for leg in unjudged) and not all(
         any(leg in judged for leg in legs) for legs in rated.values()
     ):
         message = (
