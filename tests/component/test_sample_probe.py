@@ -144,5 +144,5 @@ def test_the_engine_knows_no_program():
         if any(word in path.read_text(encoding="utf-8") for word in words)
         and path.name not in KNOW.get(str(path.parent.relative_to(core)), ())
     }
-    # The family of addresses; what is accepted of pings, which reads the options of their check.
-    assert knowing <= {"node/mesh/share.py", "fleet/mesh/inference/observation.py"}, knowing
+    # The family of addresses.
+    assert knowing <= {"node/mesh/share.py"}, knowing

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from statistics import median
 from typing import (
+    Any,
     Dict,
     Hashable,
     Iterable,
@@ -107,20 +108,42 @@ class Observed(NamedTuple):
     dent: Dict[Key, Observation]
 
     def echo_between(self, plane: str, host: str, other: str) -> Optional[Observation]:
-        """The key for pings between two hosts on a plane, independent of their order."""
+        """The pings between two hosts on a plane, independent of their order."""
         first, second = sorted((host, other))
         return self.echo.get((plane, first, second))
 
 
+class PingLimits(NamedTuple):
+    """What is accepted of the pings of a pair."""
+
+    #: Share that may get lost.
+    loss: float
+    #: Median round trip in ms by plane.
+    latency: Mapping[str, float]
+    #: Whether the operator set the latency.
+    latency_is_set: bool
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], usual: Mapping[str, float]) -> "PingLimits":
+        """The operator's limits; else the largest accepted loss, and a round trip far above the
+        usual one, in ms by plane.
+        """
+        loss = number(options.get("maximum_loss"), 0)
+        limit = number(options.get("maximum_latency"), 0)
+        latency = {
+            plane: limit or max(rules.LATENCY_FACTOR * delay, rules.LATENCY_LEAST_MS)
+            for plane, delay in usual.items()
+        }
+        return cls((rules.MAXIMUM_LOSS if loss is None else loss) / 100, latency, bool(limit))
+
+
 def observe(
-    plan: Plan, figures: Figures, references: References, usual: Mapping[str, float], turn: int
+    plan: Plan, figures: Figures, references: References, limits: PingLimits, turn: int
 ) -> Observed:
-    """The observations that the figures of one pass give. ``usual``: the round trip of all pairs in
-    ms by plane.
-    """
+    """The observations that the figures of one pass give."""
     observed = Observed({}, {}, {}, {}, {}, {})
     echoes = [echo for echo in figures.echoes if echo.turn == turn]
-    _observe_pings(observed, plan, echoes, usual)
+    _observe_pings(observed, plan, echoes, limits)
     _observe_rates(observed, [leg for leg in figures.legs if leg.turn == turn], references)
     # Arrived datagrams matter only where there is no rate.
     heard = {
@@ -201,11 +224,8 @@ def _by_pair(echoes: Iterable[Echo]) -> Dict[Key, List[Echo]]:
 
 
 def _observe_pings(
-    observed: Observed, plan: Plan, echoes: Sequence[Echo], usual: Mapping[str, float]
+    observed: Observed, plan: Plan, echoes: Sequence[Echo], limits: PingLimits
 ) -> None:
-    most_loss = number(plan["options"].get("ping_mesh", {}).get("maximum_loss"), 0)
-    share = (rules.MAXIMUM_LOSS if most_loss is None else most_loss) / 100
-    limits = latency_limits(plan, usual)
     mtus = {
         (plane["name"], host): member.get("mtu")
         for plane in plan["planes"]
@@ -219,7 +239,7 @@ def _observe_pings(
             "blocked"
             if not received
             else "loss"
-            if lost >= rules.LEAST_LOST and lost > share * sent
+            if lost >= rules.LEAST_LOST and lost > limits.loss * sent
             else ""
         )
         observed.echo[key] = _seen(key, kind, received / sent)
@@ -239,7 +259,7 @@ def _observe_pings(
                 observed.size[key] = _seen(key, "" if arrived else "mtu", arrived / tried)
         delay = _delay(several)
         if delay is not None:
-            most = limits.get(key[0], rules.LATENCY_LEAST_MS)
+            most = limits.latency.get(key[0], rules.LATENCY_LEAST_MS)
             observed.delay[key] = _seen(
                 key, "latency" if delay > most else "", min(1.0, most / delay) if delay else 1.0
             )
@@ -260,17 +280,6 @@ def _delay(echoes: Sequence[Echo]) -> Optional[float]:
 def _fits(mtus: Mapping[Tuple[str, str], Optional[int]], echo: Echo) -> bool:
     source_mtu, target_mtu = (mtus.get((echo.plane, host)) for host in (echo.source, echo.target))
     return not source_mtu or not target_mtu or source_mtu <= target_mtu
-
-
-def latency_limits(plan: Plan, usual: Mapping[str, float]) -> Dict[str, float]:
-    """The highest accepted median round trip in ms by plane: the operator's maximum, or far above
-    the usual.
-    """
-    limit = number(plan["options"].get("ping_mesh", {}).get("maximum_latency"), 0)
-    return {
-        plane: limit or max(rules.LATENCY_FACTOR * delay, rules.LATENCY_LEAST_MS)
-        for plane, delay in usual.items()
-    }
 
 
 def usual_delays(echoes: Iterable[Echo]) -> Dict[str, float]:

@@ -14,7 +14,7 @@ from ....knowledge import network as rules
 from ....model import FAIL, NODE, UNKNOWN, WARN, Finding, Subject
 from ..inference.causes import Cause
 from ..inference.evidence import ELSEWHERE, TOLERATED
-from .explained import PING, Explained
+from .explained import Explained
 from .messages import (
     between,
     evidence_of,
@@ -120,12 +120,7 @@ def _status(view: View, explained: Explained) -> str:
     if explained.slight:
         return FAIL if _is_severe(view, explained) else WARN
     # High latency fails only against a maximum that the operator set.
-    return (
-        WARN
-        if explained.kind == "latency"
-        and not view.plan["options"].get(PING, {}).get("maximum_latency")
-        else FAIL
-    )
+    return WARN if explained.kind == "latency" and not view.ping_limits.latency_is_set else FAIL
 
 
 def _is_severe(view: View, explained: Explained) -> bool:
@@ -136,7 +131,7 @@ def _is_severe(view: View, explained: Explained) -> bool:
         is_steady = cause.share >= 1 - TOLERATED and explained.repeated is True
         return is_steady and rate < rules.FLEET_SHARE * usual
     lost, sent = lost_pings(view, [*cause.bad, *cause.against])
-    return lost >= rules.POOLED_LOSS * view.most_loss * sent
+    return lost >= rules.POOLED_LOSS * view.ping_limits.loss * sent
 
 
 def _firewall_code(explained: Explained) -> str:

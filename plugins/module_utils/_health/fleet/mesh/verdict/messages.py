@@ -86,7 +86,8 @@ def ping_fault_text(view: View, explained: Explained, peers: str = "") -> str:
             "the path is smaller than the MTU of the interfaces"
         )
     delays = sorted(echo.p50_ms for echo in last if echo.p50_ms is not None)
-    limits = [view.limits[bad.plane] for bad in explained.cause.bad if bad.plane in view.limits]
+    latency = view.ping_limits.latency
+    limits = [latency[bad.plane] for bad in explained.cause.bad if bad.plane in latency]
     most = f", more than {max(limits):.3g} ms" if limits else ""
     return (
         f"round trips{peers} take {quantile(delays, 0.5):.1f} ms{most}"

@@ -10,23 +10,15 @@ from collections import Counter
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from ....knowledge import network as rules
-from ....lenient import number
 from ..documents import Plan
 from ..figures import Echo, Figures, Grown, Hung, Latency, Leg, Missed, Passes, gather
 from ..inference.causes import Cause
 from ..inference.inferred import inferred_groups
-from ..inference.observation import (
-    Observation,
-    Observed,
-    latency_limits,
-    merged,
-    observe,
-    usual_delays,
-)
+from ..inference.observation import Observation, Observed, PingLimits, merged, observe, usual_delays
 from ..inference.references import Expected, Kind, References
 from ..members import endpoint_of
 from ..probes.registry import BY_CHECK, Part, parts, planned
-from .explained import PING, Explained, touches
+from .explained import Explained, touches
 
 
 def _planned_planes(plan: Plan, part: Part) -> Dict[Tuple[str, int], Set[int]]:
@@ -86,7 +78,8 @@ class View:
         self.figures: Figures = gather(plans, passes, self.part)
         # A retest measures mostly suspects; only the first pass shows the usual delay.
         first = [echo for echo in self.figures.echoes if echo.turn == 1]
-        self.usual_delays = usual_delays(first or self.figures.echoes)
+        options = self.plan["options"].get(self.part.echoes.check, {}) if self.part.echoes else {}
+        self.ping_limits = PingLimits.of(options, usual_delays(first or self.figures.echoes))
         self.references = References(self.plan, self.figures.legs, self.groups, self.part.rates)
         self._observe()
         #: Groups of unlabelled hosts that the rates show, by host.
@@ -109,17 +102,13 @@ class View:
         #: Places of planes by check and place of a host.
         self._planned: Dict[Tuple[str, int], Set[int]] = _planned_planes(self.plan, self.part)
         self.has_retest = len(plans) > 1
-        most_loss = number(self.plan["options"].get(PING, {}).get("maximum_loss"), 0)
-        #: Share of pings of a pair that may get lost.
-        self.most_loss = (rules.MAXIMUM_LOSS if most_loss is None else most_loss) / 100
-        #: Highest accepted round trip in ms by plane, and header bytes of a ping by plane.
-        self.limits = latency_limits(self.plan, self.usual_delays)
         members = [
             (plane["name"], member)
             for plane in self.plan["planes"]
             for member in plane["members"]
             if member and "endpoint" not in member
         ]
+        #: Header bytes of a ping by plane.
         self.headers = {
             plane: rules.PING_HEADERS[6 if ":" in member["address"] else 4]
             for plane, member in members
@@ -149,11 +138,9 @@ class View:
         return self._latencies.get(host, [])
 
     def _observe(self) -> None:
-        self.first: Observed = observe(
-            self.plan, self.figures, self.references, self.usual_delays, 1
-        )
-        self.second: Observed = observe(
-            self.plan, self.figures, self.references, self.usual_delays, 2
+        self.first, self.second = (
+            observe(self.plan, self.figures, self.references, self.ping_limits, turn)
+            for turn in (1, 2)
         )
 
     def _index_by_host(self) -> None:
