@@ -129,7 +129,7 @@ PUSHGATEWAY = tuple(
     )
 )
 #: Variables that the roles set for themselves.
-INTERNAL = ("mesh_again", "mesh_goes_on", "mesh_started", "mesh_started_again", "mesh_waits_for")
+INTERNAL = ("mesh_again", "mesh_started", "mesh_started_again", "mesh_waits_for")
 
 #: Prefixes of this collection: an unknown variable with such a prefix is misspelt.
 _PREFIXES = re.compile(r"(preflight|inflight|postflight|checks|mesh|pushgateway)_")
