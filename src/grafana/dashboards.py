@@ -1333,6 +1333,8 @@ def matrix(
 RATES = f'autopilot_pair_bandwidth_bytes_per_second{{{RUNS}, plane=~"$plane"}}'
 LOST = f'autopilot_ping_loss_ratio{{{RUNS}, plane=~"$plane"}}'
 DELAYS = f'autopilot_ping_round_trip_seconds{{{RUNS}, plane=~"$plane"}}'
+RDMA_RATES = f'autopilot_rdma_bandwidth_bytes_per_second{{{RUNS}, plane=~"$plane"}}'
+RDMA_DELAYS = f'autopilot_rdma_latency_seconds{{{RUNS}, plane=~"$plane"}}'
 AT_PLANE = "{{node}} {{plane}} {{phase}}"
 LOW_IS_BAD, HIGH_IS_BAD = (
     model.FieldColorModeId.CONTINUOUS_RD_YL_GR,
@@ -1397,6 +1399,20 @@ def _network_pairs() -> List[Any]:
             "s",
             HIGH_IS_BAD,
         ),
+        matrix(
+            "RDMA bandwidth",
+            "From the row's node to the column's.",
+            f"min by (node, peer) (autopilot_mesh_rdma_bandwidth_bytes_per_second{{{PLANE}}})",
+            "Bps",
+            LOW_IS_BAD,
+        ),
+        matrix(
+            "RDMA latency",
+            "Of a write from the row's node to the column's.",
+            f"max by (node, peer) (autopilot_mesh_rdma_latency_seconds{{{PLANE}}})",
+            "s",
+            HIGH_IS_BAD,
+        ),
     ]
 
 
@@ -1436,14 +1452,39 @@ def _network_history() -> List[Any]:
             "s",
             8,
         ),
+        lines(
+            "RDMA bandwidth",
+            "Of the nodes' medians the median and the lowest, each way.",
+            [
+                query(
+                    f"quantile by (plane, direction) (0.5, {RDMA_RATES})",
+                    "{{plane}} {{direction}} median",
+                ),
+                query(
+                    f"min by (plane, direction) ({RDMA_RATES})", "{{plane}} {{direction}} lowest"
+                ),
+            ],
+            "Bps",
+            12,
+        ),
+        lines(
+            "RDMA latency",
+            "Of the nodes' medians the median and the highest.",
+            [
+                query(f"quantile by (plane) (0.5, {RDMA_DELAYS})", "{{plane}} median"),
+                query(f"max by (plane) ({RDMA_DELAYS})", "{{plane}} highest"),
+            ],
+            "s",
+            12,
+        ),
     ]
 
 
 def network() -> dashboard.Dashboard:
-    # Pings and iperf3 may use different networks.
+    # Pings, iperf3 and RDMA may use different networks.
     which = (
-        f'{{__name__=~"autopilot_ping_loss_ratio|autopilot_pair_bandwidth_bytes_per_second", '
-        f"{RUNS}}}"
+        '{__name__=~"autopilot_ping_loss_ratio|autopilot_pair_bandwidth_bytes_per_second'
+        f'|autopilot_rdma_bandwidth_bytes_per_second", {RUNS}}}'
     )
     return page(
         "network",

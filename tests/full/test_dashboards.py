@@ -22,6 +22,7 @@ from types import SimpleNamespace
 import agent_world
 import node as sandbox
 import pytest
+from rdma_world import PERFTEST, RDMA, hca, readings
 import run_world  # noqa: E402
 import servers
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
@@ -279,6 +280,17 @@ def run_on_a_network(base, url):
         base,
         url,
     )
+    names = [f"ib{number}" for number in range(1, 5)]
+    ports = {"perftest": PERFTEST, "hcas": [hca("mlx5_0"), hca("mlx5_1")]}
+    push_nodes(
+        run_world.document(
+            [NodeAnswer(name, []) for name in names],
+            run_world.planned(names, checks=[RDMA], more_facts=ports),
+            readings=readings,
+        ),
+        base,
+        url,
+    )
 
 
 def run_on_a_volume(base, url):
@@ -523,9 +535,14 @@ def test_variables_offer_what_there_is(offered):
             ["preflight"],
         )
     assert offered["node"]["node"] == sorted(
-        [*STAND_INS, "away", "busy", "claimed", "gpu01", "gpu02", "gpu03", "gpu04"]
+        [
+            *STAND_INS,
+            *("away", "busy", "claimed"),
+            *("gpu01", "gpu02", "gpu03", "gpu04"),
+            *("ib1", "ib2", "ib3", "ib4"),
+        ]
     )
-    assert offered["network"]["plane"] == ["eth1", "eth2"]
+    assert offered["network"]["plane"] == ["eth1", "eth2", "mlx5_0:1", "mlx5_1:1"]
 
 
 def asked(prometheus, offered, name, expression):

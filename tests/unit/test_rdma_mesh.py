@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from rdma_world import hca
+from rdma_world import PERFTEST, RDMA, hca, readings
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import plan
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.verdict import judge
@@ -31,8 +31,6 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_heat im
 
 from .test_plan import facts, left_out, members
 
-RDMA = "rdma_pairs"
-PERFTEST = {"path": "/usr/bin/ib_write_bw", "latency": "/usr/bin/ib_write_lat", "version": "6.06"}
 NOW = 1000.0
 
 
@@ -190,42 +188,6 @@ def codes(judged, host):
         result.check: (result.status, [one.code for one in result.findings])
         for result in judged.results[host]
     }
-
-
-def readings(made, rate=380e9, latency=2.0, bad=None, bad_rate=100e9, **windows):
-    """What hosts collect from a fleet whose pairs reach ``rate``; ``bad``: a host that sends at
-    another.
-    """
-    found = {
-        host: {"run": "run", "pass": made["pass"], "host": host, "state": "done", "windows": []}
-        for host in made["hosts"]
-    }
-    for kind, planned in (("pair", made["pairs"]), ("rdma", made["probes"].get(RDMA))):
-        for number, one in enumerate(planned["rounds"] if planned else []):
-            for plane, client, server in one["pairs"]:
-                ends = (made["hosts"][client], made["hosts"][server])
-                for side, host, peer in (("client", *ends), ("server", *reversed(ends))):
-                    window = {
-                        "kind": kind,
-                        "plane": made["planes"][plane]["name"],
-                        "round": number,
-                        "peer": peer,
-                        "side": side,
-                        "hello": {"sent": 8, "heard": 8, "error": None},
-                        "error": None,
-                        **windows.get(host, {}),
-                    }
-                    if side == "client":
-                        window["legs"] = windows.get("legs") or {
-                            name: {
-                                "bits_per_second": bad_rate if source == bad else rate,
-                                "cpu_local_percent": 5.0,
-                            }
-                            for name, source in (("transmit", host), ("receive", peer))
-                        }
-                        window["legs"]["latency"] = {"latency_us": latency}
-                    found[host]["windows"].append(window)
-    return found
 
 
 def test_hosts_of_which_only_the_management_card_was_measured_do_not_pass():

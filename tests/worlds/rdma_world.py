@@ -10,6 +10,9 @@ import sys
 
 from controller import ROOT
 
+RDMA = "rdma_pairs"
+PERFTEST = {"path": "/usr/bin/ib_write_bw", "latency": "/usr/bin/ib_write_lat", "version": "6.06"}
+
 
 def hca(device="mlx5_0", port=1, **changed):
     """A port as a host reports it."""
@@ -27,6 +30,48 @@ def hca(device="mlx5_0", port=1, **changed):
         "gpu": None,
         **changed,
     }
+
+
+def readings(made, rate=380e9, latency=2.0, bad=None, bad_rate=100e9, **windows):
+    """What hosts collect from a fleet whose pairs reach ``rate``; ``bad``: a host that sends at
+    another.
+    """
+    found = {
+        host: {
+            "run": made["run"],
+            "pass": made["pass"],
+            "host": host,
+            "state": "done",
+            "windows": [],
+        }
+        for host in made["hosts"]
+    }
+    for kind, planned in (("pair", made["pairs"]), ("rdma", made["probes"].get(RDMA))):
+        for number, one in enumerate(planned["rounds"] if planned else []):
+            for plane, client, server in one["pairs"]:
+                ends = (made["hosts"][client], made["hosts"][server])
+                for side, host, peer in (("client", *ends), ("server", *reversed(ends))):
+                    window = {
+                        "kind": kind,
+                        "plane": made["planes"][plane]["name"],
+                        "round": number,
+                        "peer": peer,
+                        "side": side,
+                        "hello": {"sent": 8, "heard": 8, "error": None},
+                        "error": None,
+                        **windows.get(host, {}),
+                    }
+                    if side == "client":
+                        window["legs"] = windows.get("legs") or {
+                            name: {
+                                "bits_per_second": bad_rate if source == bad else rate,
+                                "cpu_local_percent": 5.0,
+                            }
+                            for name, source in (("transmit", host), ("receive", peer))
+                        }
+                        window["legs"]["latency"] = {"latency_us": latency}
+                    found[host]["windows"].append(window)
+    return found
 
 
 def port_in_sysfs(root, device, port=1, **changed):

@@ -31,6 +31,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks 
     iperf3_pairs,
     pcie_bandwidth,
     ping_mesh,
+    rdma_pairs,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import plan
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.probes.registry import (
@@ -269,11 +270,24 @@ def large(hosts, seed=0):
     ]
 
 
-def planned(hosts, racks=2, rounds=5, planes=2, peers=32, seed=1, speed=10_000_000_000):
-    """The plan of a mesh of these hosts; no racks, no groups."""
-    facts = {name: _facts(number, planes, speed) for number, name in enumerate(hosts, 1)}
+def planned(
+    hosts,
+    racks=2,
+    rounds=5,
+    planes=2,
+    peers=32,
+    seed=1,
+    speed=10_000_000_000,
+    checks=DEFAULT_CHECKS,
+    more_facts=None,
+):
+    """The plan of a mesh of these hosts; no racks, no groups. ``more_facts``: of each host."""
+    facts = {
+        name: {**_facts(number, planes, speed), **(more_facts or {})}
+        for number, name in enumerate(hosts, 1)
+    }
     settings = plan.MeshSettings(
-        checks=list(DEFAULT_CHECKS),
+        checks=list(checks),
         rounds=rounds,
         interfaces={},
         plane_class=None,
@@ -288,6 +302,7 @@ def planned(hosts, racks=2, rounds=5, planes=2, peers=32, seed=1, speed=10_000_0
         options={
             "iperf3_pairs": iperf3_pairs.CHECK.defaults(),
             "ping_mesh": {**ping_mesh.CHECK.defaults(), "peers": peers},
+            "rdma_pairs": rdma_pairs.CHECK.defaults(),
         },
         lead_seconds=5.0,
     )
@@ -325,20 +340,20 @@ def _facts(number, planes, speed):
     }
 
 
-def document(nodes, first=None, policy=None, **faults):
-    """The run document of these nodes and, with a plan, of what a `World` with these faults shows."""
+def document(nodes, first=None, policy=None, readings=None, **faults):
+    """The run document of these nodes and, with a plan, of what ``readings`` of a plan gives, or a
+    `World` with these faults.
+    """
     plans = [first] if first else []
     if first:
-        world = World(**faults)
-        passes = [world.readings(first)]
+        readings = readings or World(**faults).readings
+        passes = [readings(first)]
         wanted = judge.second_pass(first, passes[0])
         second = plan.follow_up(first, wanted, 2000.0, 5.0, 100) if wanted else None
         if second:
             plans.append(second)
-            passes.append(world.readings(second))
-        nodes = [
-            one._replace(mesh=tuple(readings.get(one.name) for readings in passes)) for one in nodes
-        ]
+            passes.append(readings(second))
+        nodes = [one._replace(mesh=tuple(every.get(one.name) for every in passes)) for one in nodes]
     chosen = policy_from(policy)
     run = identify_run(
         "20261121T031200-preflight", "preflight", 1795230720.0, 1795230829.0, False, "2.19.14"
