@@ -1452,6 +1452,12 @@ def _network_history() -> List[Any]:
             "s",
             8,
         ),
+    ]
+
+
+def _rdma_history() -> List[Any]:
+    """The panels of RDMA rates and latencies over time."""
+    return [
         lines(
             "RDMA bandwidth",
             "Of the nodes' medians the median and the lowest, each way.",
@@ -1498,6 +1504,7 @@ def network() -> dashboard.Dashboard:
             *_network_pairs(),
             "History",
             *_network_history(),
+            *_rdma_history(),
         ],
     )
 
