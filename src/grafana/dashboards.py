@@ -1416,22 +1416,39 @@ def _network_pairs() -> List[Any]:
     ]
 
 
+def _rates_over_time(title: str, rates: str, span: int) -> Any:
+    """The panel of a rate of the nodes in both directions."""
+    by = "by (plane, direction)"
+    return lines(
+        title,
+        "Of the nodes' medians the median and the lowest, each way.",
+        [
+            query(f"quantile {by} (0.5, {rates})", "{{plane}} {{direction}} median"),
+            query(f"min {by} ({rates})", "{{plane}} {{direction}} lowest"),
+        ],
+        "Bps",
+        span,
+    )
+
+
+def _delays_over_time(title: str, delays: str, span: int) -> Any:
+    """The panel of a latency of the nodes."""
+    return lines(
+        title,
+        "Of the nodes' medians the median and the highest.",
+        [
+            query(f"quantile by (plane) (0.5, {delays})", "{{plane}} median"),
+            query(f"max by (plane) ({delays})", "{{plane}} highest"),
+        ],
+        "s",
+        span,
+    )
+
+
 def _network_history() -> List[Any]:
-    """The panels of rates, loss and round-trip times over time."""
+    """The panels of rates, loss and latencies over time."""
     return [
-        lines(
-            "TCP bandwidth",
-            "Of the nodes' medians the median and the lowest, each way.",
-            [
-                query(
-                    f"quantile by (plane, direction) (0.5, {RATES})",
-                    "{{plane}} {{direction}} median",
-                ),
-                query(f"min by (plane, direction) ({RATES})", "{{plane}} {{direction}} lowest"),
-            ],
-            "Bps",
-            8,
-        ),
+        _rates_over_time("TCP bandwidth", RATES, 8),
         lines(
             "Pings lost",
             "Of the nodes' shares the mean and the highest.",
@@ -1442,47 +1459,9 @@ def _network_history() -> List[Any]:
             "percentunit",
             8,
         ),
-        lines(
-            "Round trips",
-            "Of the nodes' medians the median and the highest.",
-            [
-                query(f"quantile by (plane) (0.5, {DELAYS})", "{{plane}} median"),
-                query(f"max by (plane) ({DELAYS})", "{{plane}} highest"),
-            ],
-            "s",
-            8,
-        ),
-    ]
-
-
-def _rdma_history() -> List[Any]:
-    """The panels of RDMA rates and latencies over time."""
-    return [
-        lines(
-            "RDMA bandwidth",
-            "Of the nodes' medians the median and the lowest, each way.",
-            [
-                query(
-                    f"quantile by (plane, direction) (0.5, {RDMA_RATES})",
-                    "{{plane}} {{direction}} median",
-                ),
-                query(
-                    f"min by (plane, direction) ({RDMA_RATES})", "{{plane}} {{direction}} lowest"
-                ),
-            ],
-            "Bps",
-            12,
-        ),
-        lines(
-            "RDMA latency",
-            "Of the nodes' medians the median and the highest.",
-            [
-                query(f"quantile by (plane) (0.5, {RDMA_DELAYS})", "{{plane}} median"),
-                query(f"max by (plane) ({RDMA_DELAYS})", "{{plane}} highest"),
-            ],
-            "s",
-            12,
-        ),
+        _delays_over_time("Round trips", DELAYS, 8),
+        _rates_over_time("RDMA bandwidth", RDMA_RATES, 12),
+        _delays_over_time("RDMA latency", RDMA_DELAYS, 12),
     ]
 
 
@@ -1504,7 +1483,6 @@ def network() -> dashboard.Dashboard:
             *_network_pairs(),
             "History",
             *_network_history(),
-            *_rdma_history(),
         ],
     )
 
