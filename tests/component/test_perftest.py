@@ -225,6 +225,10 @@ def test_the_module_without_a_server_or_perftest(programs, tmp_path):
     [
         ({"duration": 1}, "duration: 1 is invalid; expected 2 s or more"),
         ({"queue_pairs": 0}, "queue_pairs: 0 is invalid; expected a whole number from 1 to 64"),
+        (
+            {"queue_pairs": True},
+            "queue_pairs: True is invalid; expected a whole number from 1 to 64",
+        ),
         ({"message_size": 2**24}, "message_size: 16777216 is invalid"),
         ({"ports": "80"}, "ports: 80 is invalid; expected a range of ports from 1024 to 65535"),
         ({"devices": ["mlx5_0:x"]}, "devices: mlx5_0:x is invalid; expected names of HCAs"),

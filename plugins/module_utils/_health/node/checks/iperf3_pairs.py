@@ -15,7 +15,13 @@ from ..system import iperf3, interfaces, programs
 from ..system.iperf3 import LegReading
 from ..system.programs import ErrorReading, ProgramReading
 from ..framework import busy_gate
-from ..framework.pair_options import LEAST_PORT, port_range, validate_peers, validate_traffic
+from ..framework.pair_options import (
+    LEAST_PORT,
+    is_whole,
+    port_range,
+    validate_peers,
+    validate_traffic,
+)
 from ..framework.check import ON_MESH, Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText
@@ -83,7 +89,7 @@ def translated(options: Options) -> Options:
     found = {name: value for name, value in options.items() if name not in PREDECESSOR}
     given = {name: options[name] for name in PREDECESSOR if options.get(name) is not None}
     for name in ("pclients", "clientsperiface", "serverspernode"):
-        if name in given and not _whole(given[name], 1, 128):
+        if name in given and not is_whole(given[name], 1, 128):
             raise ValueError(
                 f"{name}: {given[name]} is invalid; expected a whole number from 1 to 128"
             )
@@ -109,7 +115,7 @@ def translated(options: Options) -> Options:
     if "startport" in given:
         first, last = port_range(options.get("ports"))
         start, highest = given["startport"], 65535 - (last - first)
-        if not _whole(start, LEAST_PORT, highest):
+        if not is_whole(start, LEAST_PORT, highest):
             raise ValueError(
                 f"startport: {start} is invalid; expected a port from {LEAST_PORT} to "
                 f"{highest}, the first of {last - first + 1} ports"
@@ -122,15 +128,11 @@ def validate_options(options: Options) -> None:
     ours = translated(options)
     validate_traffic(ours)
     streams = ours.get("streams")
-    if streams is not None and not _whole(streams, 1, 128):
+    if streams is not None and not is_whole(streams, 1, 128):
         raise ValueError(f"streams: {streams} is invalid; expected a whole number from 1 to 128")
-    if ours.get("port") is not None and not _whole(ours["port"], 1, 65535):
+    if ours.get("port") is not None and not is_whole(ours["port"], 1, 65535):
         raise ValueError(f"port: {ours['port']} is invalid; expected a port from 1 to 65535")
     validate_peers(ours.get("peers") or [])
-
-
-def _whole(value: Any, least: int, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def deadline(options: Options, _gpus: int) -> float:

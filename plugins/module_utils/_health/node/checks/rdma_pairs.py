@@ -19,7 +19,7 @@ from ..system.rdma.perftest import RdmaLegReading
 from ..system.programs import ErrorReading, ProgramReading
 from ..framework import busy_gate
 from ..framework.check import ON_MESH, Check, Options, Readings
-from ..framework.pair_options import validate_peers, validate_traffic
+from ..framework.pair_options import is_whole, validate_peers, validate_traffic
 from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, Headline, PairMetric, StatusText
@@ -65,7 +65,7 @@ def validate_options(options: Options) -> None:
         ("port", 1, 65535),
     ):
         value = options.get(name)
-        if value is not None and not (isinstance(value, int) and least <= value <= most):
+        if value is not None and not is_whole(value, least, most):
             raise ValueError(
                 f"{name}: {value} is invalid; expected a whole number from {least} to {most}"
             )

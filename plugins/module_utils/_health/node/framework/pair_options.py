@@ -15,6 +15,11 @@ LEAST_DURATION = 2.0
 LEAST_PORT = 1024
 
 
+def is_whole(value: Any, least: int, most: int) -> bool:
+    """True for a whole number in this range; YAML's ``true`` is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
 def port_range(ports: Any, default: str = "5200-5299") -> Tuple[int, int]:
     """First and last port of ``5200-5299`` or ``5200``; raises ValueError."""
     matched = re.fullmatch(
