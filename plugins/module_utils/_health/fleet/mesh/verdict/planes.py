@@ -117,10 +117,10 @@ def _in_doubt(probe: PairProbe, plane: str) -> Finding:
 
 def _oversubscribed(view: View, probe: PairProbe, plane: str) -> Optional[Finding]:
     """The rate between groups while all of them are busy, by the rate within a group."""
-    ratio = oversubscription(view, plane)
-    accepted = number(view.plan["options"].get(probe.check, {}).get("oversubscription"), 1) or 1.0
     if any(cause.plane == plane and cause.bad[0].directed for cause in view.paths):
         return None
+    ratio = oversubscription(view, plane)
+    accepted = number(view.plan["options"].get(probe.check, {}).get("oversubscription"), 1) or 1.0
     if ratio is None or ratio.loaded >= min(rules.FLEET_SHARE, 0.9 / accepted):
         return None
     word = view.plan.get("group_by") or "group"

@@ -13,7 +13,7 @@ from ....model import UNKNOWN, WARN, Finding, Subject
 from ..figures import Leg
 from ..probes.record import PairProbe
 from ..probes.registry import BY_CHECK
-from .explained import PING, Explained
+from .explained import Explained
 from .view import View
 
 
@@ -33,7 +33,7 @@ def missing_measurements(
             continue
         probe = BY_CHECK[check]
         if not probe.directed:
-            findings += _pings_missing(view, host, plane)
+            findings += _pings_missing(view, host, check, plane)
             continue
         hung = _hung(view, host, plane, probe)
         missing = _rates_missing(view, host, plane, probe)
@@ -106,14 +106,13 @@ def _not_measured(
     )
 
 
-def _pings_missing(view: View, host: str, plane: str) -> List[Finding]:
+def _pings_missing(view: View, host: str, check: str, plane: str) -> List[Finding]:
     echoes = [echo for echo in view.echoes_at(host) if echo.plane == plane]
     if any(
         view.is_evidence_about(host, view.observed.echo_between(plane, echo.source, echo.target))
         for echo in echoes
     ):
         return []
-    check = view.part.echoes.check if view.part.echoes else PING
     return [_not_measured(view, host, check, plane, "nothing was measured")]
 
 
