@@ -41,7 +41,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.i
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.inference.localise import (
     localise,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.inference.retest import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.inference.partners import (
     Pair,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.plan import (

@@ -343,7 +343,7 @@ def test_an_interface_that_comes_and_goes_is_named_not_its_links():
     assert (round(cause.share, 2), cause.chance < 0.001) == (0.57, True)
 
 
-def test_an_interface_without_a_word_left_for_it_hides_no_link():
+def test_an_interface_that_lost_its_witnesses_hides_no_bad_link():
     # d comes and goes with three partners, which turn out to come and go themselves, with others
     # too. Nobody is left to blame d, so that its bad pair with h is a bad link.
     others = names(12)

@@ -12,7 +12,7 @@ from .accepted import Accepted, Hypothesis
 from .evidence import GROUP, IN, INTERFACE, NODE, OUT, bad_share
 from .hypotheses import Hypotheses
 from .observation import Observation
-from .retest import Pair
+from .partners import Pair
 
 BOTH, TRANSMIT, RECEIVE, FORWARD = "both", "transmit", "receive", "forward"
 

@@ -237,7 +237,9 @@ class Evidence:
         return bad_share(self.tallies[number] for number in numbers)
 
     def is_unproven(self, one: Observation) -> bool:
-        """True if an end was good with nobody in this slot, so that it may be faulty itself."""
+        """True if one of both nodes has no good observation in its slot, so that it may be faulty
+        itself.
+        """
         return not all(self.ports[one.plane, node].good[slot] for node, slot in ends_by_slot(one))
 
     def groups_met(self, key: Tuple[str, str, int]) -> Tuple[Set[str], Set[str]]:

@@ -9,7 +9,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 from .causes import BOTH, TRANSMIT, Cause
 from .evidence import ELSEWHERE, LEAST_PARTNERS, LINK, UNDECIDED, crosses
 from .observation import Observation
-from .retest import PARTNERS, PARTNERS_EACH, Pair, PartnerPool
+from .partners import PARTNERS, PARTNERS_EACH, Pair, PartnerPool
 
 
 def follow_up(

@@ -16,7 +16,7 @@ from .causes import BOTH, FORWARD, Cause
 from .chance import tail
 from .evidence import CLEAN, HALF, LEAST_STRAY, LINK, MANY_LINKS, UNDECIDED, Counts, add, slot_at
 from .observation import Observation, connected
-from .retest import PARTNERS, PARTNERS_EACH, Pair, PartnerPool
+from .partners import PARTNERS, PARTNERS_EACH, Pair, PartnerPool
 
 #: Pairs to propose where no node is proven good.
 FRESH_PAIRS = 8

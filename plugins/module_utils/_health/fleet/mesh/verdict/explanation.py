@@ -114,8 +114,8 @@ def _not_repeated(
 
 
 def _merged(found: Sequence[Explained], groups: Mapping[str, str]) -> List[Explained]:
-    """Merge causes of which one explains another: a lossy interface is also slow, a dead
-    interface is both.
+    """Drop each cause that an earlier one explains, which takes its bad observations: an interface
+    that loses packets is also slow, and one without a connection is both.
     """
     kept: List[Explained] = []
     for explained in found:

@@ -16,7 +16,7 @@ from ..inference.causes import BOTH, Cause
 from ..inference.evidence import ELSEWHERE, PATH
 from ..inference.observation import Observation
 from ..inference.references import quantile
-from ..inference.retest import Pair, PartnerPool
+from ..inference.partners import Pair, PartnerPool
 from .view import View
 
 #: Pairs between groups that the retest measures as controls: for each group, at least, at most.

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Choose retest pairs: each suspect with known-good nodes. Each known-good node is used as rarely
-as possible, so that the pairs fit into few rounds. Pure.
+"""Choose the partners of suspects for the retest: known-good nodes, each used as rarely as possible, so
+that the pairs fit into few rounds. Pure.
 """
 
 from __future__ import annotations
