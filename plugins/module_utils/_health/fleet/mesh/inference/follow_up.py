@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .causes import BOTH, TRANSMIT, Cause
-from .evidence import ELSEWHERE, LEAST_PARTNERS, LINK, UNDECIDED, crosses
+from .evidence import ELSEWHERE, LEAST_PARTNERS, LINK, PATH, TOLERATED, UNDECIDED, crosses
 from .observation import Observation
 from .partners import PARTNERS, PARTNERS_EACH, Pair, PartnerPool
 
@@ -19,7 +19,8 @@ def follow_up(
     across and within the groups of suspect paths, and unlabelled suspects with each other, since
     they may share an uplink. For an undecided single node with good observations, its bad pairs
     count as suspect links. The ends of a link are suspects too if several links of theirs are bad,
-    or both directions of one: they may be faulty at times.
+    or both directions of one: they may be faulty at times. Where pings show that only a share of a
+    path is bad, some of its bad pairs are measured again.
 
     Partners are spread so that the pairs fit into few rounds.
     """
@@ -68,9 +69,19 @@ def follow_up(
         }
     ):
         pairs += pool.across(*path) + pool.within(*path)
+    for cause in filter(_is_share_of_pings, causes):
+        again = sorted({(one.plane, *one.ends) for one in cause.bad if one.bad})
+        pairs += [pool.take(*pair) for pair in again[:: max(1, len(again) // PARTNERS)][:PARTNERS]]
     for path in sorted(_doubtful_paths(causes, observations, groups)):
         pairs += pool.across(*path)
     return list(dict.fromkeys(pairs))
+
+
+def _is_share_of_pings(cause: Cause) -> bool:
+    """True if only some pairs across a path lose pings: those that take its bad part, again and
+    again, since pings of a pair have no ports that would change their way.
+    """
+    return cause.scope == PATH and not cause.bad[0].directed and cause.share < 1 - TOLERATED
 
 
 def _doubtful_ends_of(causes: Sequence[Cause]) -> Set[Tuple[str, str]]:
@@ -136,18 +147,23 @@ def repeated(
     cause: Cause, second: Sequence[Observation], groups: Optional[Mapping[str, str]] = None
 ) -> Optional[bool]:
     """Whether the retest confirmed the cause: False if the predicted pairs were bad at most half as
-    often as in all, None if none was measured.
+    often as in all, None if none was measured. Where pings show that only a share of a path is bad,
+    the pairs that were bad decide.
 
     Paths are matched through the ``groups`` of the nodes.
     """
     families = {one.directed for one in cause.bad}
-    tallies = [
-        one.tally
-        for one in second
-        if one.directed in families and _predicts(cause, one, groups or {})
+    predicted = [
+        one for one in second if one.directed in families and _predicts(cause, one, groups or {})
     ]
+    share = min(1.0, cause.share)
+    if _is_share_of_pings(cause):
+        were_bad = {one.ends for one in cause.bad if one.bad}
+        again = [one for one in predicted if one.ends in were_bad]
+        predicted, share = again or predicted, 1.0 if again else share
+    tallies = [one.tally for one in predicted]
     bad, times = (sum(one[place] for one in tallies) for place in (0, 1))
-    return 2 * bad > min(1.0, cause.share) * times if times else None
+    return 2 * bad > share * times if times else None
 
 
 def _predicts(cause: Cause, one: Observation, groups: Mapping[str, str]) -> bool:

@@ -9,7 +9,7 @@ makes unlikely, and if healthy partners see it.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
+from typing import Dict, FrozenSet, Iterable, List, Optional, Sequence, Set, Tuple
 
 from .accepted import Accepted, Hypothesis
 from .chance import tail
@@ -40,8 +40,8 @@ AT_TIMES, GROUP_SHARE = 0.3, 0.4
 #: Share of bad measurements between groups that is expected with few pairs at once, and where the
 #: groups are not known, so that some of them may share an uplink.
 ALONE, PERHAPS_ALONE = 0.04, 0.1
-#: Highest share of the bad pairs of a network in which a single node is.
-ONE_NODE = 0.4
+#: Probability below which a node that loses pings at times would not lose any within its group.
+ONLY_ACROSS = 0.25
 #: Share and number of bad measurements from which the network between the groups is a suspect.
 SPREAD, LEAST_ALONE = 0.15, 8
 #: Highest share of bad pings between groups that no single path explains and that is no finding.
@@ -179,7 +179,11 @@ class Hypotheses:
                 return None
             return self._about_path(part, len(numbers), slots, numbers, chance)
         partners = self._healthy_partners(part, slots, bad)
-        if len(partners) < MANY_LINKS or not self._comes_and_goes(part, slots):
+        if (
+            len(partners) < MANY_LINKS
+            or not self._comes_and_goes(part, slots)
+            or (ANY in slots and self._is_only_across(part))
+        ):
             return None
         return Hypothesis(part, INTERFACE, len(numbers), slots, partners, chance=chance)
 
@@ -196,45 +200,65 @@ class Hypotheses:
                 pure[ill > 0] += 1
         return min(pure) < LEAST_PARTNERS
 
+    def _is_only_across(self, port: FabricPart) -> bool:
+        """True if an interface never loses pings within its group, so that rather the way to other
+        groups does.
+        """
+        groups, node = self.evidence.groups, port.names[0]
+        numbers = port.numbers((ANY,))
+        within = [
+            number
+            for number in numbers
+            if groups.get(node)
+            and groups.get(self.evidence.seen[number].other(node)) == groups[node]
+        ]
+        if self.evidence.share_of(within):
+            return False
+        share = self.evidence.share_of(numbers)
+        times = sum(self.evidence.tallies[number][1] for number in within)
+        return bool((1 - share) ** times < ONLY_ACROSS)
+
     def about_spread(self, part: FabricPart) -> Optional[Hypothesis]:
         """The hypothesis that the network between the groups is bad for a share of the paths. Pairs
         of the first pass load it all at once, so only the retest tells of rates.
         """
-        evidence = self.evidence
-        slots, numbers, sick, seen = [], [], [0, 0], [0, 0]
+        evidence, slots = self.evidence, []
+        #: By directedness: bad measurements, and all, of each observation.
+        counts: Tuple[Dict[int, Tuple[int, int]], ...] = ({}, {})
         for slot in SLOTS:
             fresh = self.accepted.fresh(part, slot)
             for number in (*fresh, *part.good[slot]):
-                directed = evidence.seen[number].directed
-                ill, times = evidence.seen[number].again if directed else evidence.tallies[number]
-                sick[directed] += ill
-                seen[directed] += times
-                if ill:
-                    numbers.append(number)
+                one = evidence.seen[number]
+                counts[one.directed][number] = one.again if one.directed else one.tally
             if fresh:
                 slots.append(slot)
+        numbers = [number for some in counts for number, (ill, _times) in some.items() if ill]
         times_of = Counter(node for number in numbers for node in evidence.seen[number].ends)
-        if max(times_of.values(), default=0) > ONE_NODE * len(numbers):
-            return None  # rather that node at times
         is_unlabelled = evidence.has_no_groups(part.plane)
         if is_unlabelled:
-            if len(times_of) < min(LEAST_ALONE, evidence.ports_on[part.plane] - 1):
+            if len(times_of) < min(LEAST_ALONE, evidence.ports_on[part.plane] // 2 + 1):
                 return None
         elif not self._spreads(part, [evidence.seen[number] for number in numbers]):
             return None
-        if seen[True]:
-            share = PERHAPS_ALONE if is_unlabelled else ALONE
-            least = SPREAD
-        else:
-            share, least = STRAY, STRAY
+        directed = any(times for _ill, times in counts[True].values())
+        share = (PERHAPS_ALONE if is_unlabelled else ALONE) if directed else STRAY
         # What is as often bad within groups is not the network between them.
-        share = max(share, 2 * self.accepted.within(part.plane, bool(seen[True]), {}))
-        ill, times = sick[bool(seen[True])], seen[bool(seen[True])]
-        chance = tail(ill, times, share)
-        if times < LEAST_ALONE or ill < least * times or chance > self.by_chance:
+        share = max(share, 2 * self.accepted.within(part.plane, directed, {}))
+        least = SPREAD if directed else STRAY
+        worst = max(sorted(times_of), key=lambda node: times_of[node], default="")
+        others = [
+            count
+            for number, count in counts[directed].items()
+            if worst not in evidence.seen[number].ends
+        ]
+        chances = [
+            _chance_of(several, share, least) for several in (counts[directed].values(), others)
+        ]
+        # What only shows with one node is rather that node, at times.
+        if max(chances) > self.by_chance:
             return None
         ends = tuple(sorted(times_of))
-        return Hypothesis(part, PATH, len(numbers), tuple(slots), ends, chance=chance)
+        return Hypothesis(part, PATH, len(numbers), tuple(slots), ends, chance=chances[0])
 
     def _spreads(self, route: FabricPart, several: Sequence[Observation]) -> bool:
         """True if the bad pairs are on several paths, and most of their ends are good elsewhere."""
@@ -316,3 +340,13 @@ class Hypotheses:
         if not all(crosses(route.names, own, group) for group in good):
             return True
         return None if all(crosses(route.names, own, group) for group in bad) else False
+
+
+def _chance_of(counts: Iterable[Tuple[int, int]], share: float, least: float) -> float:
+    """The probability that as many measurements are bad, of which a ``share`` is expected to be; 1 if
+    they are few, or fewer than the share ``least`` is bad.
+    """
+    ill = times = 0
+    for bad, measured in counts:
+        ill, times = ill + bad, times + measured
+    return tail(ill, times, share) if times >= LEAST_ALONE and ill >= least * times else 1.0

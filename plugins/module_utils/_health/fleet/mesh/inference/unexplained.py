@@ -14,7 +14,22 @@ from typing import Dict, List, Sequence, Set, Tuple
 from .accepted import Accepted, Hypothesis
 from .causes import BOTH, FORWARD, Cause
 from .chance import tail
-from .evidence import CLEAN, HALF, LEAST_STRAY, LINK, MANY_LINKS, UNDECIDED, Counts, add, slot_at
+from .evidence import (
+    CLEAN,
+    ELSEWHERE,
+    HALF,
+    LEAST_PARTNERS,
+    LEAST_STRAY,
+    LINK,
+    MANY_LINKS,
+    PATH,
+    UNDECIDED,
+    Counts,
+    add,
+    bad_share,
+    crosses,
+    slot_at,
+)
 from .observation import Observation, connected
 from .partners import PARTNERS, PARTNERS_EACH, Pair, PartnerPool
 
@@ -125,8 +140,49 @@ class Unexplained:
         }
 
     def links(self) -> List[Cause]:
-        """The causes that are faults of links."""
-        return [self._link(*key, numbers) for key, numbers in self._links.items()]
+        """The causes that are faults of links. Several pairs that lose pings between groups are one
+        cause: pings of a pair take the same way every time, so that some of the ways are bad.
+        """
+        causes = [self._link(*key, numbers) for key, numbers in self._links.items()]
+        ways: Dict[str, List[Cause]] = {}
+        for cause in causes:
+            if not cause.bad[0].directed and self._is_between(cause):
+                ways.setdefault(str(cause.plane), []).append(cause)
+        several = [some for some in ways.values() if len(some) >= LEAST_PARTNERS]
+        folded = {cause.nodes for some in several for cause in some}
+        return [self._share_of_ways(some) for some in several] + [
+            cause for cause in causes if cause.bad[0].directed or cause.nodes not in folded
+        ]
+
+    def _is_between(self, link: Cause) -> bool:
+        """True if a link is between two groups, or there are none."""
+        first, second = (self.evidence.groups.get(node) for node in link.nodes)
+        return first != second if first and second else self.evidence.has_no_groups(str(link.plane))
+
+    def _share_of_ways(self, links: Sequence[Cause]) -> Cause:
+        """The network between groups, some of whose ways are bad."""
+        evidence, plane = self.evidence, str(links[0].plane)
+        between = {
+            tuple(sorted(evidence.groups.get(node) or "" for node in link.nodes)) for link in links
+        }
+        names = between.pop() if len(between) == 1 else (ELSEWHERE, ELSEWHERE)
+        if not all(names):
+            names = (ELSEWHERE, ELSEWHERE)
+        bad = tuple(one for link in links for one in link.bad)
+        good = tuple(
+            one
+            for one in evidence.seen
+            if not one.directed
+            and one.plane == plane
+            and not one.tally[0]
+            and crosses(names, evidence.groups.get(one.source), evidence.groups.get(one.target))
+        )
+        ends = tuple(sorted({node for link in links for node in link.nodes}))
+        chance, share = (
+            min(link.chance for link in links),
+            bad_share(one.tally for one in bad + good),
+        )
+        return Cause(PATH, (), plane, BOTH, names, bad, ends, good, (), chance, share)
 
     def _link(self, plane: str, one: str, other: str, numbers: Sequence[int]) -> Cause:
         seen = self.evidence.seen
