@@ -11,6 +11,9 @@ from .evidence import ELSEWHERE, LEAST_PARTNERS, LINK, PATH, TOLERATED, UNDECIDE
 from .observation import Observation
 from .partners import PARTNERS, PARTNERS_EACH, Pair, PartnerPool
 
+#: Expected number of healthy paths or groups that look as bad, above which a path or group is unsure.
+UNSURE = 0.01
+
 
 def follow_up(
     causes: Sequence[Cause], observations: Sequence[Observation], groups: Mapping[str, str]
@@ -30,6 +33,7 @@ def follow_up(
         suspects.update(
             (plane, node) for node in cause.nodes if cause.scope != LINK for plane in planes
         )
+    suspects |= _never_good(causes, observations)
     links = [
         (str(cause.plane), cause.nodes[0], cause.nodes[1])
         for cause in causes
@@ -82,6 +86,22 @@ def _is_share_of_pings(cause: Cause) -> bool:
     again, since pings of a pair have no ports that would change their way.
     """
     return cause.scope == PATH and not cause.bad[0].directed and cause.share < 1 - TOLERATED
+
+
+def _never_good(
+    causes: Sequence[Cause], observations: Sequence[Observation]
+) -> Set[Tuple[str, str]]:
+    """Interfaces without a good observation whose bad ones only an unsure cause between hosts
+    explains: they may be faulty themselves.
+    """
+    good = {(one.plane, node) for one in observations if not one.bad for node in one.ends}
+    return {
+        (one.plane, node)
+        for cause in causes
+        if cause.groups and cause.chance > UNSURE
+        for one in cause.bad
+        for node in one.ends
+    } - good
 
 
 def _doubtful_ends_of(causes: Sequence[Cause]) -> Set[Tuple[str, str]]:
