@@ -8,12 +8,13 @@ A fault between hosts (a link, a path between racks) is a finding of the run and
 from __future__ import annotations
 
 from collections import Counter
-from typing import Dict, NamedTuple, Sequence, Set, Tuple
+from typing import Tuple
 
 from ....knowledge import network as rules
 from ....model import FAIL, NODE, UNKNOWN, WARN, Finding, Subject
 from ..inference.causes import Cause
 from ..inference.evidence import ELSEWHERE, TOLERATED
+from .doubt import Doubt
 from .explained import Explained
 from .messages import (
     between,
@@ -47,45 +48,6 @@ CODES = {
 
 def _code(kind: str, direction: str) -> Tuple[str, str]:
     return CODES.get((kind, direction)) or CODES[(kind, "both")]
-
-
-class Doubt(NamedTuple):
-    """What keeps a cause from failing a node."""
-
-    view: View
-    #: Planes on which most nodes would be blamed, although nothing but their own figures tells what
-    #: is usual.
-    planes: Set[str]
-    false_drains: float
-
-    @classmethod
-    def of(cls, view: View, causes: Sequence[Explained], false_drains: float) -> "Doubt":
-        """What is in doubt beside all causes of a view."""
-        blamed: Dict[str, Set[str]] = {}
-        for one in causes:
-            if one.kind == "slow" and one.cause.scope in ("node", "interface"):
-                for plane in {bad.plane for bad in one.cause.bad}:
-                    blamed.setdefault(plane, set()).update(one.cause.nodes)
-        planes = {
-            plane
-            for plane, hosts in blamed.items()
-            if 2 * len(hosts) > len(view.measured_on(plane))
-            and not view.references.is_proven(plane)
-        }
-        return cls(view, planes, false_drains)
-
-    def about(self, explained: Explained) -> str:
-        """Why the cause does not fail its node; empty if it does."""
-        cause = explained.cause
-        if cause.chance > self.false_drains:
-            return f"{cause.chance:.2g} healthy nodes of this run would look like this by chance"
-        if explained.kind != "slow":
-            return ""
-        if self.planes.intersection(bad.plane for bad in cause.bad):
-            return "most nodes are slow, so the reference is in doubt"
-        if explained.repeated is None and self.view.has_retest and not explained.slight:
-            return "the retest did not reach it"
-        return ""
 
 
 def node_finding(view: View, explained: Explained, doubt: Doubt) -> Finding:

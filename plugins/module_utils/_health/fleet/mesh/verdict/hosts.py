@@ -16,8 +16,9 @@ from ..inference.references import quantile
 from ..plan import concerns
 from ..probes.record import HCA, PairProbe
 from ..probes.registry import BY_CHECK
+from .doubt import Doubt
 from .explained import Explained
-from .faults import Doubt, node_finding, undecided_finding
+from .faults import node_finding, undecided_finding
 from .measured import measured_pings, measured_rates
 from .unmeasured import missing_measurements
 from .view import View

@@ -18,9 +18,10 @@ from ..figures import Passes
 from ..inference.follow_up import follow_up
 from ..inference.localise import SUSPECT, localise
 from ..probes.registry import parts
+from .doubt import Doubt
 from .explanation import explain
 from .fabric import controls, slow_between
-from .faults import Doubt, run_finding
+from .faults import run_finding
 from .hosts import not_planned, planned_findings, results_of
 from .planes import plane_findings
 from .run_document import MOST_MISSED, run_document

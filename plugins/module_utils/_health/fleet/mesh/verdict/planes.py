@@ -12,8 +12,8 @@ from ....model import UNKNOWN, WARN, Finding, Subject
 from ....node_names import fold_few, natural
 from ..inference.references import OTHER, Expected, Kind, rate_text
 from ..probes.record import PairProbe
+from .doubt import Doubt, Standing
 from .fabric import oversubscription
-from .faults import Doubt
 from .messages import out_of
 from .view import View
 
@@ -34,7 +34,7 @@ def plane_findings(view: View, doubt: Doubt) -> List[Tuple[str, Finding]]:
             if kind.plane not in doubt.planes:
                 found.append(_uneven(view, probe, kind, expected))
     found += [_populations(*item) for item in sorted(view.references.populations.items())]
-    found += [_in_doubt(probe, plane) for plane in sorted(doubt.planes)]
+    found += [_in_doubt(probe, *item) for item in sorted(doubt.planes.items())]
     found += [_oversubscribed(view, probe, plane) for plane in view.planes]
     return [(probe.check, finding) for finding in found if finding]
 
@@ -106,13 +106,17 @@ def _populations(plane: str, populations: Sequence[Tuple[float, int]]) -> Findin
     return Finding("fleet_uneven", WARN, message, "watch", subject, evidence)
 
 
-def _in_doubt(probe: PairProbe, plane: str) -> Finding:
+def _in_doubt(probe: PairProbe, plane: str, standing: Standing) -> Finding:
+    unproven = sorted(standing.unproven, key=natural)
+    who = f" ({', '.join(fold_few(unproven))})" if unproven else ""
     message = (
-        "the reference is in doubt: most hosts are slow, and nothing but their own figures tells "
-        f"what is usual; set the option minimum of {probe.check} (Gbit/s) to the expected rate"
+        f"the reference is in doubt: the best pair reaches {rate_text(standing.best)}, but most hosts "
+        f"are slow{who}, and nothing but their own figures tells what is usual; set the option "
+        f"minimum of {probe.check} (Gbit/s) to the expected rate"
     )
+    evidence = {"best": standing.best, "unproven": unproven[:_MOST_UNPROVEN]}
     subject = Subject("plane", name=plane)
-    return Finding("reference_in_doubt", UNKNOWN, message, "fix_configuration", subject)
+    return Finding("reference_in_doubt", UNKNOWN, message, "fix_configuration", subject, evidence)
 
 
 def _oversubscribed(view: View, probe: PairProbe, plane: str) -> Optional[Finding]:

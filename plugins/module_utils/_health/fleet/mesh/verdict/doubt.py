@@ -1,0 +1,100 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What keeps a cause from failing a node: chance, a retest that did not reach it, or a doubt about what
+rate is usual, where nothing but the hosts' own figures tells it. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, NamedTuple, List, Optional, Sequence, Set, Tuple
+
+from ....knowledge import network as rules
+from ..inference.references import quantile
+from .explained import Explained
+from .view import View
+
+#: The best rate counts if so many figures reach it: one of each direction of a pair.
+_FIGURES = 2
+
+
+class Standing(NamedTuple):
+    """How the hosts of a plane stand beside its best pair; those of another link speed beside the
+    best pair of that.
+    """
+
+    #: The rate of the best pair, in bits/s.
+    best: float
+    #: By host, its best rate in its worse direction, as a share of the best pair's.
+    shares: Dict[str, float]
+
+    @property
+    def unproven(self) -> Set[str]:
+        """The hosts that are clearly slower than the best pair with every partner."""
+        return {host for host, share in self.shares.items() if share < rules.FLEET_SHARE}
+
+    def is_below_most(self, host: str) -> bool:
+        """True if the host is slow even beside most hosts."""
+        usual = quantile(sorted(self.shares.values()), 0.5)
+        return self.shares.get(host, usual) < rules.FLEET_SHARE * usual
+
+
+def standing_on(view: View, plane: str) -> Standing:
+    """How the hosts of a plane stand. A rate at which the program was the limit proves nothing
+    against a host.
+    """
+    legs = [leg for turn in (1, 2) for leg in view.rated_on(plane, turn)]
+    rates: Dict[Optional[float], List[float]] = {}
+    for leg in legs:
+        rates.setdefault(view.references.kind_of(leg).speed, []).append(leg.rate or 0.0)
+    best = {speed: sorted(several)[-_FIGURES:][0] for speed, several in rates.items()}
+    ways: Tuple[Dict[str, float], Dict[str, float]] = ({}, {})
+    for leg in legs:
+        usual = best[view.references.kind_of(leg).speed]
+        share = 1.0 if leg.cpu_limited or not usual else (leg.rate or 0.0) / usual
+        for way, host in zip(ways, (leg.source, leg.target)):
+            way[host] = max(way.get(host, 0.0), share)
+    shares = {host: min(way[host] for way in ways if host in way) for host in {*ways[0], *ways[1]}}
+    return Standing(max(best.values(), default=0.0), shares)
+
+
+class Doubt(NamedTuple):
+    """What keeps a cause from failing a node."""
+
+    view: View
+    #: By plane, how its hosts stand where most are slow, although nothing but their own figures tells
+    #: what is usual.
+    planes: Dict[str, Standing]
+    false_drains: float
+
+    @classmethod
+    def of(cls, view: View, causes: Sequence[Explained], false_drains: float) -> "Doubt":
+        """What is in doubt beside all causes of a view."""
+        blamed: Dict[str, Set[str]] = {}
+        for one in causes:
+            if one.kind == "slow" and one.cause.scope in ("node", "interface"):
+                for plane in {bad.plane for bad in one.cause.bad}:
+                    blamed.setdefault(plane, set()).update(one.cause.nodes)
+        planes = {}
+        for plane in view.planes:
+            if not view.references.is_proven(plane):
+                standing = standing_on(view, plane)
+                slow = standing.unproven | blamed.get(plane, set())
+                if 2 * len(slow) > len(standing.shares):
+                    planes[plane] = standing
+        return cls(view, planes, false_drains)
+
+    def about(self, explained: Explained) -> str:
+        """Why the cause does not fail its node; empty if it does."""
+        cause = explained.cause
+        if cause.chance > self.false_drains:
+            return f"{cause.chance:.2g} healthy nodes of this run would look like this by chance"
+        if explained.kind != "slow":
+            return ""
+        doubtful = [
+            self.planes[plane] for plane in {bad.plane for bad in cause.bad} & self.planes.keys()
+        ]
+        if not all(standing.is_below_most(cause.nodes[0]) for standing in doubtful):
+            return "most nodes are slow, so the reference is in doubt"
+        if explained.repeated is None and self.view.has_retest and not explained.slight:
+            return "the retest did not reach it"
+        return ""
