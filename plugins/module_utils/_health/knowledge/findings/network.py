@@ -200,7 +200,7 @@ FINDINGS: Dict[str, FindingText] = {
     ),
     "reference_in_doubt": FindingText(
         "Most pairs or nodes are slower than the better ones, and nothing but their own figures tells "
-        "which rate is usual. No node fails for it.",
+        "which rate is usual. Only a node that is slow beside most of the others fails.",
         "Set `minimum` of the check (Gbit/s) to the expected rate.",
     ),
     "oversubscribed": FindingText(
