@@ -621,6 +621,34 @@ def test_what_the_second_pass_says_of_a_cause():
     assert repeated(across, [one("eth1", "n0", "n7"), one("eth1", "n0", "n1")], TWO_RACKS) is None
 
 
+def lossy_ways(*pairs):
+    """Pings of these pairs get lost; without rates."""
+    return [
+        obs
+        for obs in world(EIGHT, *(link(*pair, "eth1") for pair in pairs), planes=["eth1"])
+        if not obs.directed
+    ]
+
+
+def test_several_lossy_pairs_between_groups_are_one_path_and_its_bad_pairs_decide():
+    seen = lossy_ways(("n0", "n5"), ("n2", "n7"))
+    [cause] = localise(seen, TWO_RACKS)
+    assert (cause.scope, cause.groups) == ("path", ("r0", "r1"))
+    assert cause.share == 2 / 16
+    again = follow_up([cause], seen, TWO_RACKS)
+    assert {("eth1", "n0", "n5"), ("eth1", "n2", "n7")} <= set(again)
+    others = [one("eth1", "n1", "n4", False, False), one("eth1", "n3", "n6", False, False)]
+    bad = one("eth1", "n0", "n5", False)
+    assert repeated(cause, [bad, *others], TWO_RACKS) is True
+    assert repeated(cause, [bad._replace(bad=False), *others], TWO_RACKS) is False
+
+
+def test_a_node_that_loses_pings_to_another_group_alone_is_not_named():
+    causes = localise(lossy_ways(("n0", "n5"), ("n1", "n5"), ("n3", "n5")), TWO_RACKS)
+    assert [cause.scope for cause in causes if "n5" in cause.nodes] in ([], ["undecided"])
+    assert causes
+
+
 # ---- properties ----
 
 FAULTS = {

@@ -27,13 +27,7 @@ def follow_up(
 
     Partners are spread so that the pairs fit into few rounds.
     """
-    suspects: Set[Tuple[str, str]] = set()
-    for cause in causes:
-        planes = {one.plane for one in cause.bad}
-        suspects.update(
-            (plane, node) for node in cause.nodes if cause.scope != LINK for plane in planes
-        )
-    suspects |= _never_good(causes, observations)
+    suspects = _named_by(causes) | _never_good(causes, observations)
     links = [
         (str(cause.plane), cause.nodes[0], cause.nodes[1])
         for cause in causes
@@ -86,6 +80,17 @@ def _is_share_of_pings(cause: Cause) -> bool:
     again, since pings of a pair have no ports that would change their way.
     """
     return cause.scope == PATH and not cause.bad[0].directed and cause.share < 1 - TOLERATED
+
+
+def _named_by(causes: Sequence[Cause]) -> Set[Tuple[str, str]]:
+    """The interfaces that causes name; the ends of a link are good elsewhere."""
+    return {
+        (one.plane, node)
+        for cause in causes
+        if cause.scope != LINK
+        for one in cause.bad
+        for node in cause.nodes
+    }
 
 
 def _never_good(
