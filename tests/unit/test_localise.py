@@ -643,6 +643,29 @@ def test_several_lossy_pairs_between_groups_are_one_path_and_its_bad_pairs_decid
     assert repeated(cause, [bad._replace(bad=False), *others], TWO_RACKS) is False
 
 
+def test_a_lossy_link_on_one_plane_stays_although_the_same_pair_is_part_of_a_path_on_another():
+    lossy = {("eth1", "n0", "n5"), ("eth1", "n2", "n7"), ("eth2", "n0", "n5")}
+    seen = [
+        one(plane, *ends, False, (plane, *ends) in lossy)
+        for plane in PLANES
+        for ends in itertools.combinations(EIGHT, 2)
+    ]
+    assert named(localise(seen, TWO_RACKS)) == [
+        ("link", ("n0", "n5"), "eth2", "both"),
+        ("path", ("r0", "r1"), "eth1", "both"),
+    ]
+
+
+def test_a_node_without_a_good_rate_is_retested_although_an_unsure_path_covers_the_node():
+    seen = world(EIGHT, path(TWO_RACKS, "r0", "r1", "eth1"), planes=["eth1"], pings=False)
+    [cause] = localise(seen, TWO_RACKS)
+    never_good = [obs for obs in seen if "n3" not in obs.ends or obs.bad]
+    sure, unsure = (
+        follow_up([cause._replace(chance=chance)], never_good, TWO_RACKS) for chance in (0.0, 0.05)
+    )
+    assert sum("n3" in pair for pair in unsure) >= 3 > sum("n3" in pair for pair in sure)
+
+
 def test_a_node_that_loses_pings_to_another_group_alone_is_not_named():
     causes = localise(lossy_ways(("n0", "n5"), ("n1", "n5"), ("n3", "n5")), TWO_RACKS)
     assert [cause.scope for cause in causes if "n5" in cause.nodes] in ([], ["undecided"])

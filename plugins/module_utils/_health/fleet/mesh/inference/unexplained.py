@@ -15,6 +15,7 @@ from .accepted import Accepted, Hypothesis
 from .causes import BOTH, FORWARD, Cause
 from .chance import tail
 from .evidence import (
+    ANY,
     CLEAN,
     ELSEWHERE,
     HALF,
@@ -27,11 +28,11 @@ from .evidence import (
     Counts,
     add,
     bad_share,
-    crosses,
     slot_at,
 )
 from .observation import Observation, connected
 from .partners import PARTNERS, PARTNERS_EACH, Pair, PartnerPool
+from .references import OTHER, relation_of
 
 #: Pairs to propose where no node is proven good.
 FRESH_PAIRS = 8
@@ -140,48 +141,42 @@ class Unexplained:
         }
 
     def links(self) -> List[Cause]:
-        """The causes that are faults of links. Several pairs that lose pings between groups are one
-        cause: pings of a pair take the same way every time, so that some of the ways are bad.
+        """Return the faults of links. Several links of a plane between groups with bad pings become
+        one fault of the path between these groups: some of the routes are bad.
         """
-        causes = [self._link(*key, numbers) for key, numbers in self._links.items()]
-        ways: Dict[str, List[Cause]] = {}
-        for cause in causes:
-            if not cause.bad[0].directed and self._is_between(cause):
-                ways.setdefault(str(cause.plane), []).append(cause)
-        several = [some for some in ways.values() if len(some) >= LEAST_PARTNERS]
-        folded = {cause.nodes for some in several for cause in some}
-        return [self._share_of_ways(some) for some in several] + [
-            cause for cause in causes if cause.bad[0].directed or cause.nodes not in folded
-        ]
+        causes = []
+        between: Dict[str, List[Cause]] = {}
+        for key, numbers in self._links.items():
+            link = self._link(*key, numbers)
+            if not link.bad[0].directed and self._is_between(link):
+                between.setdefault(key[0], []).append(link)
+            else:
+                causes.append(link)
+        for plane, links in between.items():
+            enough = len(links) >= LEAST_PARTNERS
+            causes += [self._partial_path(plane, links)] if enough else links
+        return causes
 
     def _is_between(self, link: Cause) -> bool:
-        """True if a link is between two groups, or there are none."""
-        first, second = (self.evidence.groups.get(node) for node in link.nodes)
-        return first != second if first and second else self.evidence.has_no_groups(str(link.plane))
+        """True if a link connects two groups, or if no node of the plane has a group."""
+        groups = self.evidence.groups
+        return relation_of(groups, *link.nodes) == OTHER or self.evidence.has_no_groups(
+            str(link.plane)
+        )
 
-    def _share_of_ways(self, links: Sequence[Cause]) -> Cause:
-        """The network between groups, some of whose ways are bad."""
-        evidence, plane = self.evidence, str(links[0].plane)
-        between = {
-            tuple(sorted(evidence.groups.get(node) or "" for node in link.nodes)) for link in links
+    def _partial_path(self, plane: str, links: Sequence[Cause]) -> Cause:
+        """Return the fault of the path between groups that bad links share."""
+        evidence = self.evidence
+        paths = {
+            tuple(sorted(evidence.groups.get(node) or ELSEWHERE for node in link.nodes))
+            for link in links
         }
-        names = between.pop() if len(between) == 1 else (ELSEWHERE, ELSEWHERE)
-        if not all(names):
-            names = (ELSEWHERE, ELSEWHERE)
+        names = paths.pop() if len(paths) == 1 else (ELSEWHERE, ELSEWHERE)
         bad = tuple(one for link in links for one in link.bad)
-        good = tuple(
-            one
-            for one in evidence.seen
-            if not one.directed
-            and one.plane == plane
-            and not one.tally[0]
-            and crosses(names, evidence.groups.get(one.source), evidence.groups.get(one.target))
-        )
+        good = evidence.observations(evidence.routes[(plane, names[0], names[1])].good[ANY])
         ends = tuple(sorted({node for link in links for node in link.nodes}))
-        chance, share = (
-            min(link.chance for link in links),
-            bad_share(one.tally for one in bad + good),
-        )
+        chance = min(link.chance for link in links)
+        share = bad_share(one.tally for one in bad + good)
         return Cause(PATH, (), plane, BOTH, names, bad, ends, good, (), chance, share)
 
     def _link(self, plane: str, one: str, other: str, numbers: Sequence[int]) -> Cause:
