@@ -1337,6 +1337,8 @@ MODELLED = [
     ("healthy: 1 % of the legs have no figure", 32),
     ("spine with MTU 1500", 32),
     ("spine loses 5 %", 32),
+    ("one uplink slow, unlabelled", 8),
+    ("60 % of the hosts slow, speeds not told", 8),
     ("leaf down", 32),
     ("rack slow to 60 %", 32),
     ("1:1 Clos, uplinks at NIC speed, and a slow host", 32),
