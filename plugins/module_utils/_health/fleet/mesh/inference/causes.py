@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .accepted import Accepted, Hypothesis
-from .evidence import GROUP, IN, INTERFACE, NODE, OUT, bad_share
+from .evidence import GROUP, IN, INTERFACE, NODE, OUT, TOLERATED, bad_share
 from .hypotheses import Hypotheses
 from .observation import Observation
 from .partners import Pair
 
 BOTH, TRANSMIT, RECEIVE, FORWARD = "both", "transmit", "receive", "forward"
+#: Expected number of healthy parts of a run that look as bad, above which a cause is unsure.
+UNSURE = 0.01
 
 
 class Cause(NamedTuple):
@@ -45,6 +47,16 @@ class Cause(NamedTuple):
     chance: float = 0.0
     #: Share of the measurements of the part that are bad.
     share: float = 1.0
+
+    @property
+    def is_partial(self) -> bool:
+        """True if more measurements of the part are good than a permanent fault allows."""
+        return self.share < 1 - TOLERATED
+
+    @property
+    def is_unsure(self) -> bool:
+        """True if a healthy part looks this bad in more than `UNSURE` of all runs."""
+        return self.chance > UNSURE
 
 
 def nodes_at_fault(hypotheses: Hypotheses) -> List[Cause]:

@@ -7,12 +7,9 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .causes import BOTH, TRANSMIT, Cause
-from .evidence import ELSEWHERE, LEAST_PARTNERS, LINK, PATH, TOLERATED, UNDECIDED, crosses
+from .evidence import ELSEWHERE, LEAST_PARTNERS, LINK, PATH, UNDECIDED, crosses
 from .observation import Observation
-from .partners import PARTNERS, PARTNERS_EACH, Pair, PartnerPool
-
-#: Expected number of healthy paths or groups that look as bad, above which a path or group is unsure.
-UNSURE = 0.01
+from .partners import PARTNERS, PARTNERS_EACH, Pair, PartnerPool, sample
 
 
 def follow_up(
@@ -22,8 +19,8 @@ def follow_up(
     across and within the groups of suspect paths, and unlabelled suspects with each other, since
     they may share an uplink. For an undecided single node with good observations, its bad pairs
     count as suspect links. The ends of a link are suspects too if several links of theirs are bad,
-    or both directions of one: they may be faulty at times. Where pings show that only a share of a
-    path is bad, some of its bad pairs are measured again.
+    or both directions of one: they may be faulty at times. If pings of only some pairs across a path
+    are bad, some of these pairs are measured again.
 
     Partners are spread so that the pairs fit into few rounds.
     """
@@ -67,23 +64,23 @@ def follow_up(
         }
     ):
         pairs += pool.across(*path) + pool.within(*path)
-    for cause in filter(_is_share_of_pings, causes):
-        again = sorted({(one.plane, *one.ends) for one in cause.bad if one.bad})
-        pairs += [pool.take(*pair) for pair in again[:: max(1, len(again) // PARTNERS)][:PARTNERS]]
+    for cause in filter(_is_partial_by_pings, causes):
+        bad = {(one.plane, *one.ends) for one in cause.bad if one.bad}
+        pairs += [pool.take(*pair) for pair in sample(bad, PARTNERS)]
     for path in sorted(_doubtful_paths(causes, observations, groups)):
         pairs += pool.across(*path)
     return list(dict.fromkeys(pairs))
 
 
-def _is_share_of_pings(cause: Cause) -> bool:
-    """True if only some pairs across a path lose pings: those that take its bad part, again and
-    again, since pings of a pair have no ports that would change their way.
+def _is_partial_by_pings(cause: Cause) -> bool:
+    """True if pings of only some pairs across a path are bad. These pairs stay bad: switches hash
+    pings by addresses, so the pings of a pair always take the same route.
     """
-    return cause.scope == PATH and not cause.bad[0].directed and cause.share < 1 - TOLERATED
+    return cause.scope == PATH and not cause.bad[0].directed and cause.is_partial
 
 
 def _named_by(causes: Sequence[Cause]) -> Set[Tuple[str, str]]:
-    """The interfaces that causes name; the ends of a link are good elsewhere."""
+    """Return the interfaces that causes name, except the ends of links, which are good elsewhere."""
     return {
         (one.plane, node)
         for cause in causes
@@ -96,14 +93,14 @@ def _named_by(causes: Sequence[Cause]) -> Set[Tuple[str, str]]:
 def _never_good(
     causes: Sequence[Cause], observations: Sequence[Observation]
 ) -> Set[Tuple[str, str]]:
-    """Interfaces without a good observation whose bad ones only an unsure cause between hosts
-    explains: they may be faulty themselves.
+    """Return the interfaces without a good observation that a path or group covers whose own fault is
+    unsure: the interfaces may be faulty themselves.
     """
     good = {(one.plane, node) for one in observations if not one.bad for node in one.ends}
     return {
         (one.plane, node)
         for cause in causes
-        if cause.groups and cause.chance > UNSURE
+        if cause.groups and cause.is_unsure
         for one in cause.bad
         for node in one.ends
     } - good
@@ -172,8 +169,8 @@ def repeated(
     cause: Cause, second: Sequence[Observation], groups: Optional[Mapping[str, str]] = None
 ) -> Optional[bool]:
     """Whether the retest confirmed the cause: False if the predicted pairs were bad at most half as
-    often as in all, None if none was measured. Where pings show that only a share of a path is bad,
-    the pairs that were bad decide.
+    often as in all, None if none was measured. If pings of only some pairs across a path were bad,
+    these pairs decide.
 
     Paths are matched through the ``groups`` of the nodes.
     """
@@ -182,7 +179,7 @@ def repeated(
         one for one in second if one.directed in families and _predicts(cause, one, groups or {})
     ]
     share = min(1.0, cause.share)
-    if _is_share_of_pings(cause):
+    if _is_partial_by_pings(cause):
         were_bad = {one.ends for one in cause.bad if one.bad}
         again = [one for one in predicted if one.ends in were_bad]
         predicted, share = again or predicted, 1.0 if again else share

@@ -34,13 +34,14 @@ from .evidence import (
     ends_by_slot,
 )
 from .observation import Observation
+from .references import SAME, relation_of
 
 #: Minimum share of bad measurements of a part that is faulty only at times, and of a group.
 AT_TIMES, GROUP_SHARE = 0.3, 0.4
 #: Share of bad measurements between groups that is expected with few pairs at once, and where the
 #: groups are not known, so that some of them may share an uplink.
 ALONE, PERHAPS_ALONE = 0.04, 0.1
-#: Probability below which a node that loses pings at times would not lose any within its group.
+#: Probability of good pings only within the group of a faulty node, below which the node is not faulty.
 ONLY_ACROSS = 0.25
 #: Share and number of bad measurements from which the network between the groups is a suspect.
 SPREAD, LEAST_ALONE = 0.15, 8
@@ -201,16 +202,15 @@ class Hypotheses:
         return min(pure) < LEAST_PARTNERS
 
     def _is_only_across(self, port: FabricPart) -> bool:
-        """True if an interface never loses pings within its group, so that rather the way to other
-        groups does.
+        """True if an interface loses pings to other groups only, so that the path between the groups
+        is the more likely fault.
         """
         groups, node = self.evidence.groups, port.names[0]
         numbers = port.numbers((ANY,))
         within = [
             number
             for number in numbers
-            if groups.get(node)
-            and groups.get(self.evidence.seen[number].other(node)) == groups[node]
+            if relation_of(groups, node, self.evidence.seen[number].other(node)) == SAME
         ]
         if self.evidence.share_of(within):
             return False
@@ -254,7 +254,7 @@ class Hypotheses:
         chances = [
             _chance_of(several, share, least) for several in (counts[directed].values(), others)
         ]
-        # What only shows with one node is rather that node, at times.
+        # If only the pairs of a single node are bad, the node is the more likely fault.
         if max(chances) > self.by_chance:
             return None
         ends = tuple(sorted(times_of))
@@ -343,8 +343,9 @@ class Hypotheses:
 
 
 def _chance_of(counts: Iterable[Tuple[int, int]], share: float, least: float) -> float:
-    """The probability that as many measurements are bad, of which a ``share`` is expected to be; 1 if
-    they are few, or fewer than the share ``least`` is bad.
+    """Return the probability of at least this many bad measurements by chance. ``counts``: bad
+    measurements, and all, of each pair; ``share``: the share that is bad by chance. 1 if there are
+    fewer than `LEAST_ALONE` measurements, or if a smaller share than ``least`` is bad.
     """
     ill = times = 0
     for bad, measured in counts:

@@ -23,6 +23,12 @@ PARTNERS_EACH = 2
 LOOK = 64
 
 
+def sample(pairs: Iterable[Pair], most: int) -> List[Pair]:
+    """Return at most ``most`` of the pairs, spread evenly over their sorted names."""
+    ordered = sorted(set(pairs))
+    return ordered[:: max(1, len(ordered) // most)][:most]
+
+
 class PartnerPool:
     """The possible partners of a suspect: known-good nodes by plane, the pairs measured so far, and
     the number of pairs that each node is in already.

@@ -1,26 +1,24 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps a cause from failing a node: chance, a retest that did not reach it, or a doubt about what
-rate is usual, where nothing but the hosts' own figures tells it. Pure.
+"""Reasons not to fail a node for a cause: the cause is likely by chance, the retest did not reach the
+node, or only the hosts' own figures tell the usual rate and most hosts are slow. Pure.
 """
 
 from __future__ import annotations
 
-from typing import Dict, NamedTuple, List, Optional, Sequence, Set, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ....knowledge import network as rules
 from ..inference.references import quantile
 from .explained import Explained
 from .view import View
 
-#: The best rate counts if so many figures reach it: one of each direction of a pair.
+#: The number of figures that must reach the best rate: one for each direction of a pair.
 _FIGURES = 2
 
 
 class Standing(NamedTuple):
-    """How the hosts of a plane stand beside its best pair; those of another link speed beside the
-    best pair of that.
-    """
+    """The rates of the hosts of a plane, compared with the best pair of the same link speed."""
 
     #: The rate of the best pair, in bits/s.
     best: float
@@ -33,23 +31,27 @@ class Standing(NamedTuple):
         return {host for host, share in self.shares.items() if share < rules.FLEET_SHARE}
 
     def is_below_most(self, host: str) -> bool:
-        """True if the host is slow even beside most hosts."""
+        """True if the host is slow compared with the median host too."""
         usual = quantile(sorted(self.shares.values()), 0.5)
         return self.shares.get(host, usual) < rules.FLEET_SHARE * usual
 
 
 def standing_on(view: View, plane: str) -> Standing:
-    """How the hosts of a plane stand. A rate at which the program was the limit proves nothing
-    against a host.
+    """Compare the hosts of a plane with its best pair. A rate that was limited by the CPU is no
+    evidence against a host.
     """
-    legs = [leg for turn in (1, 2) for leg in view.rated_on(plane, turn)]
+    legs = [
+        (view.references.kind_of(leg).speed, leg)
+        for turn in (1, 2)
+        for leg in view.rated_on(plane, turn)
+    ]
     rates: Dict[Optional[float], List[float]] = {}
-    for leg in legs:
-        rates.setdefault(view.references.kind_of(leg).speed, []).append(leg.rate or 0.0)
+    for speed, leg in legs:
+        rates.setdefault(speed, []).append(leg.rate or 0.0)
     best = {speed: sorted(several)[-_FIGURES:][0] for speed, several in rates.items()}
     ways: Tuple[Dict[str, float], Dict[str, float]] = ({}, {})
-    for leg in legs:
-        usual = best[view.references.kind_of(leg).speed]
+    for speed, leg in legs:
+        usual = best[speed]
         share = 1.0 if leg.cpu_limited or not usual else (leg.rate or 0.0) / usual
         for way, host in zip(ways, (leg.source, leg.target)):
             way[host] = max(way.get(host, 0.0), share)
@@ -58,17 +60,16 @@ def standing_on(view: View, plane: str) -> Standing:
 
 
 class Doubt(NamedTuple):
-    """What keeps a cause from failing a node."""
+    """The doubts of a run that keep a cause from failing a node."""
 
     view: View
-    #: By plane, how its hosts stand where most are slow, although nothing but their own figures tells
-    #: what is usual.
+    #: The planes on which most hosts are slow and only the hosts' own figures tell the usual rate.
     planes: Dict[str, Standing]
     false_drains: float
 
     @classmethod
     def of(cls, view: View, causes: Sequence[Explained], false_drains: float) -> "Doubt":
-        """What is in doubt beside all causes of a view."""
+        """Find the doubts of a view with these causes."""
         blamed: Dict[str, Set[str]] = {}
         for one in causes:
             if one.kind == "slow" and one.cause.scope in ("node", "interface"):
@@ -84,7 +85,7 @@ class Doubt(NamedTuple):
         return cls(view, planes, false_drains)
 
     def about(self, explained: Explained) -> str:
-        """Why the cause does not fail its node; empty if it does."""
+        """Return why the cause does not fail its node; empty if the cause does."""
         cause = explained.cause
         if cause.chance > self.false_drains:
             return f"{cause.chance:.2g} healthy nodes of this run would look like this by chance"

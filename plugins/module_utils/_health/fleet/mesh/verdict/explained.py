@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Iterable, Mapping, NamedTuple, Optional, Set, Tuple
 
 from ..inference.causes import Cause
-from ..inference.evidence import TOLERATED, crosses
+from ..inference.evidence import crosses
 from ..inference.observation import KINDS, Observation
 from ..probes.registry import BY_CHECK, DEFAULT_CHECKS
 
@@ -90,8 +90,8 @@ def explains(deeper: Explained, follower: Explained, groups: Mapping[str, str]) 
         return False  # neither loss nor a low rate closes a port
     if (
         deeper.cause.scope == "path"
-        and deeper.cause.share < 1 - TOLERATED
+        and deeper.cause.is_partial
         and follower.cause.scope in ("node", "interface")
     ):
-        return False  # some ways between groups are bad with everybody
+        return False  # a path that is bad for some pairs cannot make all pairs of a node bad
     return all(touches(deeper.cause, one, groups) for one in follower.cause.bad)

@@ -8,7 +8,6 @@ from typing import Iterable, List, Mapping, Sequence
 
 from ..figures import Leg
 from ..inference.causes import Cause
-from ..inference.evidence import TOLERATED
 from ..inference.follow_up import repeated
 from ..inference.localise import localise
 from ..inference.observation import KINDS, Observation
@@ -146,7 +145,7 @@ def _merged(found: Sequence[Explained], groups: Mapping[str, str]) -> List[Expla
 def _with_other_check(view: View, explained: Explained) -> Explained:
     """Mark causes that only one check finds blocked, with the other check's observations there."""
     # Where a share of the paths is blocked, the rates may take another path than the pings.
-    is_share = explained.cause.scope == "path" and explained.cause.share < 1 - TOLERATED
+    is_share = explained.cause.scope == "path" and explained.cause.is_partial
     if explained.kind != "blocked" or explained.repeated is False or is_share:
         return explained
     if explained.check == IPERF:

@@ -16,7 +16,7 @@ from ..inference.causes import BOTH, Cause
 from ..inference.evidence import ELSEWHERE, PATH
 from ..inference.observation import Observation
 from ..inference.references import quantile
-from ..inference.partners import Pair, PartnerPool
+from ..inference.partners import Pair, PartnerPool, sample
 from .view import View
 
 #: Pairs between groups that the retest measures as controls: for each group, at least, at most.
@@ -98,9 +98,7 @@ def _slow_again(plane: str, rates: List[Observation]) -> List[Pair]:
     on_plane = [one for one in rates if one.plane == plane]
     if sum(one.bad for one in on_plane) <= _OFTEN * len(on_plane):
         return []
-    slow = {one.ends for one in on_plane if one.bad}
-    chosen = sorted(slow)[:: max(1, len(slow) // _MOST)][:_MOST]
-    return [(plane, first, second) for first, second in chosen]
+    return sample(((plane, *one.ends) for one in on_plane if one.bad), _MOST)
 
 
 def slow_between(view: View) -> List[Cause]:

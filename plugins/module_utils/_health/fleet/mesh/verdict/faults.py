@@ -13,7 +13,7 @@ from typing import Tuple
 from ....knowledge import network as rules
 from ....model import FAIL, NODE, UNKNOWN, WARN, Finding, Subject
 from ..inference.causes import Cause
-from ..inference.evidence import ELSEWHERE, TOLERATED
+from ..inference.evidence import ELSEWHERE
 from .doubt import Doubt
 from .explained import Explained
 from .messages import (
@@ -30,8 +30,6 @@ from .messages import (
 )
 from .view import View
 
-#: Expected number of healthy links failed in a run.
-FALSE_LINKS = 0.01
 #: Share of the rate within groups that a single pair between groups has at least by design.
 _DESIGN = 0.2
 #: Code and action by kind; for slow rates by kind and direction.
@@ -90,7 +88,7 @@ def _is_severe(view: View, explained: Explained) -> bool:
     cause = explained.cause
     if explained.kind == "slow":
         rate, usual = typical(view, cause)
-        is_steady = cause.share >= 1 - TOLERATED and explained.repeated is True
+        is_steady = not cause.is_partial and explained.repeated is True
         return is_steady and rate < rules.FLEET_SHARE * usual
     lost, sent = lost_pings(view, [*cause.bad, *cause.against])
     return lost >= rules.POOLED_LOSS * view.ping_limits.loss * sent
@@ -173,7 +171,7 @@ def run_finding(view: View, explained: Explained) -> Finding:
         "path": "the hosts at both ends are good elsewhere",
         "group": "nearly all of its hosts are bad with each other and with hosts of other groups",
     }[cause.scope]
-    if cause.scope == "path" and cause.share < 1 - TOLERATED:
+    if cause.scope == "path" and cause.is_partial:
         fine = f"{100 * cause.share:.0f} % of the measurements; {fine}"
     message = f"{what}, {fine}"
     # A link that is slow in few measurements may be a disturbance and does not fail a run.
@@ -181,9 +179,9 @@ def run_finding(view: View, explained: Explained) -> Finding:
     few = (
         cause.scope == "link"
         and explained.kind == "slow"
-        and (max(measured) < rules.TIMES_BAD or cause.chance > FALSE_LINKS)
+        and (max(measured) < rules.TIMES_BAD or cause.is_unsure)
     )
-    unsure = cause.scope != "link" and cause.chance > FALSE_LINKS
+    unsure = cause.scope != "link" and cause.is_unsure
     loaded = explained.repeated is False and explained.kind == "slow" and cause.scope == "path"
     over = explained.repeated is False and not (loaded and _is_as_large(view, cause))
     status = WARN if over or few or unsure else _status(view, explained)
@@ -216,7 +214,7 @@ def _may_be_design(view: View, cause: Cause) -> bool:
         cause.scope == "path"
         and is_everything
         and cause.direction == "both"
-        and cause.share >= 1 - TOLERATED
+        and not cause.is_partial
         and rate >= usual * _DESIGN
     )
 

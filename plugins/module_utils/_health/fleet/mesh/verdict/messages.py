@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterable, Optional, Tuple
 
 from ....knowledge import network as rules
 from ..inference.causes import Cause
-from ..inference.evidence import ELSEWHERE, TOLERATED
+from ..inference.evidence import ELSEWHERE
 from ..inference.observation import Observation
 from ..inference.references import quantile
 from ..probes.registry import BY_CHECK
@@ -47,7 +47,7 @@ def fault_text(view: View, explained: Explained) -> str:
 
 
 def _at_times(cause: Cause) -> str:
-    if cause.share >= 1 - TOLERATED:
+    if not cause.is_partial:
         return ""
     tallies = [one.tally for one in (*cause.bad, *cause.against)]
     bad, times = (sum(one[place] for one in tallies) for place in (0, 1))
