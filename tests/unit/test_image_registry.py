@@ -274,6 +274,12 @@ TABLE = {
         "image_registry_unresolvable",
         "watch",
     ),
+    "hung handshake": (
+        {**image(), "seconds": None, "hung": dict(HUNG, what="TLS with r.example.com")},
+        "unknown",
+        "image_registry_tls",
+        "watch",
+    ),
     "hung elsewhere": (
         {**image(), "seconds": None, "hung": dict(HUNG, what="asking r.example.com")},
         "unknown",
