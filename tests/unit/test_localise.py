@@ -643,6 +643,13 @@ def test_several_lossy_pairs_between_groups_are_one_path_and_its_bad_pairs_decid
     assert repeated(cause, [bad._replace(bad=False), *others], TWO_RACKS) is False
 
 
+def test_lossy_pairs_between_groups_with_a_common_node_stay_links():
+    assert named(localise(lossy_ways(("n0", "n5"), ("n2", "n5")), TWO_RACKS)) == [
+        ("link", ("n0", "n5"), "eth1", "both"),
+        ("link", ("n2", "n5"), "eth1", "both"),
+    ]
+
+
 def test_a_lossy_link_on_one_plane_stays_although_the_same_pair_is_part_of_a_path_on_another():
     lossy = {("eth1", "n0", "n5"), ("eth1", "n2", "n7"), ("eth2", "n0", "n5")}
     seen = [
@@ -666,10 +673,12 @@ def test_a_node_without_a_good_rate_is_retested_although_an_unsure_path_covers_t
     assert sum("n3" in pair for pair in unsure) >= 3 > sum("n3" in pair for pair in sure)
 
 
-def test_a_node_that_loses_pings_to_another_group_alone_is_not_named():
-    causes = localise(lossy_ways(("n0", "n5"), ("n1", "n5"), ("n3", "n5")), TWO_RACKS)
-    assert [cause.scope for cause in causes if "n5" in cause.nodes] in ([], ["undecided"])
-    assert causes
+def test_a_node_that_loses_pings_to_another_group_alone_is_no_sure_fault():
+    bad = [("n0", "n5"), ("n1", "n5"), ("n3", "n5")]
+    [cause] = localise(lossy_ways(*bad), TWO_RACKS)
+    assert cause.nodes == ("n5",) and cause.chance > 0.8
+    [within_too] = localise(lossy_ways(*bad, ("n4", "n5")), TWO_RACKS)
+    assert within_too.nodes == ("n5",) and within_too.chance < 0.001
 
 
 # ---- properties ----

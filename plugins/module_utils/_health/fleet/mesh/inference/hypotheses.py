@@ -41,8 +41,6 @@ AT_TIMES, GROUP_SHARE = 0.3, 0.4
 #: Share of bad measurements between groups that is expected with few pairs at once, and where the
 #: groups are not known, so that some of them may share an uplink.
 ALONE, PERHAPS_ALONE = 0.04, 0.1
-#: Probability of good pings only within the group of a faulty node, below which the node is not faulty.
-ONLY_ACROSS = 0.25
 #: Share and number of bad measurements from which the network between the groups is a suspect.
 SPREAD, LEAST_ALONE = 0.15, 8
 #: Highest share of bad pings between groups that no single path explains and that is no finding.
@@ -180,12 +178,10 @@ class Hypotheses:
                 return None
             return self._about_path(part, len(numbers), slots, numbers, chance)
         partners = self._healthy_partners(part, slots, bad)
-        if (
-            len(partners) < MANY_LINKS
-            or not self._comes_and_goes(part, slots)
-            or (ANY in slots and self._is_only_across(part))
-        ):
+        if len(partners) < MANY_LINKS or not self._comes_and_goes(part, slots):
             return None
+        if ANY in slots:
+            chance = max(chance, self._chance_of_path(part))
         return Hypothesis(part, INTERFACE, len(numbers), slots, partners, chance=chance)
 
     def _comes_and_goes(self, part: FabricPart, slots: Sequence[int]) -> bool:
@@ -201,22 +197,22 @@ class Hypotheses:
                 pure[ill > 0] += 1
         return min(pure) < LEAST_PARTNERS
 
-    def _is_only_across(self, port: FabricPart) -> bool:
-        """True if an interface loses pings to other groups only, so that the path between the groups
-        is the more likely fault.
+    def _chance_of_path(self, port: FabricPart) -> float:
+        """Return the probability that a node that was as often bad would lose pings within its group
+        too. 0 if the node loses any there; else the path to other groups may be at fault instead.
         """
-        groups, node = self.evidence.groups, port.names[0]
+        node = port.names[0]
         numbers = port.numbers((ANY,))
         within = [
             number
             for number in numbers
-            if relation_of(groups, node, self.evidence.seen[number].other(node)) == SAME
+            if relation_of(self.evidence.groups, node, self.evidence.seen[number].other(node))
+            == SAME
         ]
         if self.evidence.share_of(within):
-            return False
-        share = self.evidence.share_of(numbers)
+            return 0.0
         times = sum(self.evidence.tallies[number][1] for number in within)
-        return bool((1 - share) ** times < ONLY_ACROSS)
+        return float(1 - (1 - self.evidence.share_of(numbers)) ** times)
 
     def about_spread(self, part: FabricPart) -> Optional[Hypothesis]:
         """The hypothesis that the network between the groups is bad for a share of the paths. Pairs

@@ -19,7 +19,6 @@ from .evidence import (
     CLEAN,
     ELSEWHERE,
     HALF,
-    LEAST_PARTNERS,
     LEAST_STRAY,
     LINK,
     MANY_LINKS,
@@ -153,8 +152,9 @@ class Unexplained:
             else:
                 causes.append(link)
         for plane, links in between.items():
-            enough = len(links) >= LEAST_PARTNERS
-            causes += [self._partial_path(plane, links)] if enough else links
+            # Links that all end at the same node are no evidence against the path.
+            is_path = not set.intersection(*(set(link.nodes) for link in links))
+            causes += [self._partial_path(plane, links)] if is_path else links
         return causes
 
     def _is_between(self, link: Cause) -> bool:
