@@ -198,12 +198,12 @@ def _judge_image(image: ImageReading, options: Options) -> List[Finding]:
     known: Mapping[str, Any] = image
     evidence = {key: known[key] for key in _EVIDENCE if key in known}
     code, message = "image_registry_error", "the lookup did not end"
-    last = "" if hung is None else str(hung.get("what"))
-    if last.startswith("resolving"):
+    hung_step = str(hung.get("what")) if hung else ""
+    if hung_step.startswith("resolving"):
         code = "image_registry_unresolvable"
         message = f"the resolver did not answer within {SECONDS:.0f} s"
-    elif last.startswith("TLS"):
-        # With a short timeout the lookup ends before the step does: the same finding as of a step.
+    elif hung_step.startswith("TLS"):
+        # A short timeout ends the lookup before the limit of the handshake does: the same finding.
         code, message = "image_registry_tls", "the TLS handshake did not end"
     elif hung is not None or crashed is not None:
         message += f"; its last step: {(hung or crashed or HungReading()).get('what')}"

@@ -127,17 +127,17 @@ def _merged(found: Sequence[Explained], groups: Mapping[str, str]) -> List[Expla
         place = deeper[0]
         accepted = kept[place]
         cause = accepted.cause
-        if (
-            place_of(cause) == place_of(explained.cause)
-            and cause.direction == "both"
-            and explained.cause.direction != "both"
-            and accepted.kind == explained.kind
-        ):
-            # Pings go both ways, so that only the rates' end of it knows the direction.
-            cause = explained.cause
         if place_of(cause) == place_of(explained.cause):
             # Figures of several kinds show the same fault, so the surest of them counts.
-            cause = cause._replace(chance=min(cause.chance, explained.cause.chance))
+            chance = min(cause.chance, explained.cause.chance)
+            if (
+                cause.direction == "both"
+                and explained.cause.direction != "both"
+                and accepted.kind == explained.kind
+            ):
+                # Pings go both ways, so that only the rates' end of it knows the direction.
+                cause = explained.cause
+            cause = cause._replace(chance=chance)
         confirmed = accepted.repeated if accepted.repeated is not None else explained.repeated
         kept[place] = accepted._replace(
             cause=cause, further=accepted.further + explained.cause.bad, repeated=confirmed
