@@ -90,6 +90,8 @@ class Accepted:
         #: What no hypothesis explains, by class; None: not known yet, so that only the ambient
         #: share is expected.
         self.rest: Optional[Counts] = None
+        #: Whether each observation is part of ``rest``.
+        self.is_left: List[bool] = []
 
     def clear(self) -> None:
         """Begin again, without a hypothesis."""
@@ -136,10 +138,12 @@ class Accepted:
     def settle(self) -> None:
         """Take what no hypothesis explains as the background from now on."""
         evidence = self.evidence
-        self.rest = evidence.counts(
-            number
+        self.is_left = [
+            not self.cover[number] and not (bad and evidence.is_unproven(evidence.seen[number]))
             for number, (bad, _times) in enumerate(evidence.tallies)
-            if not self.cover[number] and not (bad and evidence.is_unproven(evidence.seen[number]))
+        ]
+        self.rest = evidence.counts(
+            number for number, is_left in enumerate(self.is_left) if is_left
         )
 
     def fresh(self, part: FabricPart, slot: int, own: FrozenSet[int] = frozenset()) -> List[int]:
@@ -187,9 +191,10 @@ class Accepted:
         pair once, since a single bad pair is bad whenever it is measured.
         """
         mine: Counts = {}
-        if not own:
-            for slot in SLOTS:
-                add(mine, self.tally(part, slot).items())
+        if not own and self.rest is not None:
+            for number in part.numbers(SLOTS):
+                if self.is_left[number]:
+                    add(mine, self.evidence.shares_of[number])
         least = min(
             [1.0, *(self._chance_of_slot(part, slot, own, mine, by_pair) for slot in slots)]
         )

@@ -96,11 +96,12 @@ class Unexplained:
         )
 
     def _of_pair(self, number: int) -> Counts:
-        """What a bad pair adds to each class, both ways."""
+        """What a bad pair adds, both ways, to what is left of each class."""
         one = self.evidence.seen[number]
-        mine: Counts = {}
+        mine: Counts = {kind: [0, 0, 0, 0] for kind, _counts in self.evidence.shares_of[number]}
         for other in self._both_ways[one.plane, one.ends]:
-            add(mine, self.evidence.shares_of[other])
+            if self.accepted.is_left[other]:
+                add(mine, self.evidence.shares_of[other])
         return mine
 
     def _chance_of_pair(self, number: int) -> float:
