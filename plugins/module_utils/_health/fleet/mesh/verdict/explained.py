@@ -83,7 +83,9 @@ def explains(deeper: Explained, follower: Explained, groups: Mapping[str, str]) 
     if deeper.repeated is False and follower.repeated is not False:
         return False
     if deeper.slight and not follower.slight and follower.cause.scope != "link":
-        return False
+        # Where a whole group is slightly bad, some of its nodes and paths look worse by chance.
+        if deeper.cause.scope != "group" or deeper.kind != follower.kind:
+            return False
     if deeper.cause.scope == "undecided" and follower.cause.scope != "undecided":
         return False
     if follower.is_weak and KINDS.index(deeper.kind) > KINDS.index(follower.kind):

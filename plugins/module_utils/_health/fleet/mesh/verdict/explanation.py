@@ -55,9 +55,10 @@ def explain(view: View, known: Iterable[Cause] = ()) -> List[Explained]:
             one.repeated is False,
             one.cause.scope == "undecided",
             one.cause.scope == "link",
-            one.slight,
+            one.slight and one.cause.scope != "group",
             one.is_weak,
             KINDS.index(one.kind),
+            one.cause.scope != "group",
         )
     )
     return [_named(view, one) for one in _merged(found, view.groups)]
