@@ -106,8 +106,9 @@ class References:
         return min([self.expected[kind], *between], key=lambda one: one.usual or 0.0)
 
     def _know_good(self, legs: Iterable[Leg], expected: Expected) -> None:
+        """Slightly slow hosts are not good: they must not make slow pairs between groups usual."""
         for leg in legs:
-            if leg.rate is not None and leg.rate >= (expected.floor or 0.0):
+            if leg.rate is not None and leg.rate >= (expected.dent or 0.0):
                 self.good_within[0].add((leg.plane, leg.source))
                 self.good_within[1].add((leg.plane, leg.target))
 
