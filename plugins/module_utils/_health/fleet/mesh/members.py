@@ -230,6 +230,8 @@ class Members:
                     trained_down = (
                         is_speed
                         and value <= _TRAINED_DOWN * usual
+                        # Where few hosts tell their speed, these are not most of the fleet.
+                        and 2 * times >= len(members)
                         and not self._is_population(place, members, usual_places)
                     )
                     finding = _odd(

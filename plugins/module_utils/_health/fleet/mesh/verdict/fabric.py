@@ -13,16 +13,21 @@ from typing import List, NamedTuple, Optional, Tuple
 from ....knowledge import network as rules
 from ..figures import Leg
 from ..inference.causes import BOTH, Cause
-from ..inference.evidence import ELSEWHERE, PATH
+from ..inference.evidence import ELSEWHERE, PATH, crosses
 from ..inference.observation import Observation
 from ..inference.references import quantile
 from ..inference.partners import Pair, PartnerPool, sample
+from .messages import typical
 from .view import View
 
 #: Pairs between groups that the retest measures as controls: for each group, at least, at most.
 _EACH, _LEAST, _MOST = 2, 4, 16
 #: Share of the pairs of a round between groups from which the round loads what connects them.
 _CROSSED = 0.7
+#: Share of the rate within groups that a single pair between groups has at least by design.
+_DESIGN = 0.2
+#: The quantile of the slow rates of a share of the paths: the slowest pairs crossed only these.
+_SLOWEST = 0.25
 #: Share of bad pairs between groups from which the retest measures controls.
 _OFTEN = 0.1
 
@@ -121,6 +126,29 @@ def slow_on(view: View, plane: str) -> Optional[Cause]:
         names = next(pair for pair in pairs if pair)
     ends = tuple(sorted({node for one in bad for node in (one.source, one.target)}))
     return Cause(PATH, (), plane, BOTH, names, tuple(dict.fromkeys(bad)), ends, (), ())
+
+
+def may_be_design(view: View, cause: Cause) -> bool:
+    """True if all that is known to connect the groups is slow both ways: uplinks may be slower than a
+    host's link by design, but hardly by so much.
+    """
+    if cause.scope != PATH or cause.direction != BOTH or _others_are_fast(view, cause):
+        return False
+    usual = typical(view, cause)[1]
+    rates = sorted(leg.rate or 0.0 for pair in cause.bad for leg in view.legs_of(pair))
+    return quantile(rates, _SLOWEST if cause.is_partial else 0.5) >= usual * _DESIGN
+
+
+def _others_are_fast(view: View, cause: Cause) -> bool:
+    """True if several pairs between groups that the path does not connect reach a good rate."""
+    ends = [
+        {leg.source, leg.target}
+        for turn in (1, 2)
+        for leg in _across(view, str(cause.plane), turn)
+        if _share(view, leg) >= rules.FLEET_SHARE
+        and not crosses(cause.groups, view.groups.get(leg.source), view.groups.get(leg.target))
+    ]
+    return len(ends) >= rules.LEAST_FIGURES and not set.intersection(*ends)
 
 
 def _across(view: View, plane: str, turn: int) -> List[Leg]:

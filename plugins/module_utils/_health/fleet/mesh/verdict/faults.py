@@ -13,9 +13,9 @@ from typing import Tuple
 from ....knowledge import network as rules
 from ....model import FAIL, NODE, UNKNOWN, WARN, Finding, Subject
 from ..inference.causes import Cause
-from ..inference.evidence import ELSEWHERE
 from .doubt import Doubt
 from .explained import Explained
+from .fabric import may_be_design
 from .messages import (
     between,
     evidence_of,
@@ -30,8 +30,6 @@ from .messages import (
 )
 from .view import View
 
-#: Share of the rate within groups that a single pair between groups has at least by design.
-_DESIGN = 0.2
 #: Code and action by kind; for slow rates by kind and direction.
 CODES = {
     ("blocked", "both"): ("no_path", "drain_node"),
@@ -188,7 +186,7 @@ def run_finding(view: View, explained: Explained) -> Finding:
     if status == FAIL and cause.scope == "path" and not view.groups:
         status = UNKNOWN
         message += "; without groups of hosts it is undecided where (option mesh_group_by)"
-    elif status == FAIL and explained.kind == "slow" and _may_be_design(view, cause):
+    elif status == FAIL and explained.kind == "slow" and may_be_design(view, cause):
         status = WARN
     action = "watch" if status == WARN else "fix_configuration"
     if explained.is_weak:
@@ -202,21 +200,6 @@ def run_finding(view: View, explained: Explained) -> Finding:
         message += f"; bad in {max(measured)} measurement{'' if max(measured) == 1 else 's'}"
     subject = Subject(cause.scope, name=f"{between(view, cause)} on {cause.plane or 'every plane'}")
     return Finding(code, status, message, action, subject, evidence_of(view, explained))
-
-
-def _may_be_design(view: View, cause: Cause) -> bool:
-    """True if all that connects the groups is evenly slow both ways: uplinks may be slower than a
-    host's link by design, but hardly by so much.
-    """
-    rate, usual = typical(view, cause)
-    is_everything = cause.groups.count(ELSEWHERE) == 2 or len(set(view.groups.values())) == 2
-    return (
-        cause.scope == "path"
-        and is_everything
-        and cause.direction == "both"
-        and not cause.is_partial
-        and rate >= usual * _DESIGN
-    )
 
 
 def _is_as_large(view: View, cause: Cause) -> bool:
