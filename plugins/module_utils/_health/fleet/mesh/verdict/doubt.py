@@ -1,7 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
 """Reasons not to fail a node for a cause: the cause is likely by chance, the retest did not reach the
-node, or only the hosts' own figures tell the usual rate and most hosts are slow. Pure.
+node, or only the hosts' own figures tell the usual rate and most hosts are slow. Reasons not to fail
+the run for a link: other pairs of its hosts, or between its groups, are bad too. Pure.
 """
 
 from __future__ import annotations
@@ -9,12 +10,18 @@ from __future__ import annotations
 from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ....knowledge import network as rules
+from ..inference.evidence import crosses
 from ..inference.references import quantile
 from .explained import Explained
 from .view import View
 
 #: The number of figures that must reach the best rate: one for each direction of a pair.
 _FIGURES = 2
+
+#: Kinds of figures that several pairs may share in part only.
+_SHARED = ("loss", "slow")
+#: Share of a link's loss that another pair has at least that may share its fault.
+_AS_BAD = 0.25
 
 
 class Standing(NamedTuple):
@@ -57,6 +64,29 @@ def standing_on(view: View, plane: str) -> Standing:
             way[host] = max(way.get(host, 0.0), share)
     shares = {host: min(way[host] for way in ways if host in way) for host in {*ways[0], *ways[1]}}
     return Standing(max(best.values(), default=0.0), shares)
+
+
+def is_alone(view: View, link: Explained) -> bool:
+    """False if other pairs of the link's hosts, or between its groups, are about as bad: then these may
+    share the fault.
+    """
+    if link.kind not in _SHARED:
+        return True
+    ends = set(link.cause.nodes)
+    groups = tuple(sorted(view.groups.get(node) or "" for node in ends))
+    family = view.observed.rate if link.kind == "slow" else view.observed.drop
+    lack = max(1 - one.value for one in link.cause.bad)
+    return not any(
+        one.tally[0]
+        and one.plane == link.cause.plane
+        and set(one.ends) != ends
+        and 1 - one.value >= lack * _AS_BAD
+        and (
+            not ends.isdisjoint(one.ends)
+            or crosses(groups, view.groups.get(one.source), view.groups.get(one.target))
+        )
+        for one in family.values()
+    )
 
 
 class Doubt(NamedTuple):

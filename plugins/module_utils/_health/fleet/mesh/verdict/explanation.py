@@ -15,7 +15,7 @@ from .explained import IPERF, PING, Explained, explains, kind_of, place_of, touc
 from .view import View
 
 #: Expected number of healthy parts named by the sensitive comparison.
-_SURE = 0.01
+SURE = 0.01
 
 
 def explain(view: View, known: Iterable[Cause] = ()) -> List[Explained]:
@@ -90,7 +90,7 @@ def _slight_causes(view: View) -> List[Explained]:
         repeats = list(again.values())
         found += [
             _explained(view, cause, check, repeats)._replace(slight=True)
-            for cause in localise(seen, view.groups, _SURE)
+            for cause in localise(seen, view.groups, SURE)
             if cause.scope in ("node", "interface", "path", "group")
         ]
     return found

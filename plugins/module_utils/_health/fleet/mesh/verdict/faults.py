@@ -13,7 +13,7 @@ from typing import Tuple
 from ....knowledge import network as rules
 from ....model import FAIL, NODE, UNKNOWN, WARN, Finding, Subject
 from ..inference.causes import Cause
-from .doubt import Doubt
+from .doubt import Doubt, is_alone
 from .explained import Explained
 from .fabric import may_be_design
 from .messages import (
@@ -88,6 +88,8 @@ def _is_severe(view: View, explained: Explained) -> bool:
         rate, usual = typical(view, cause)
         is_steady = not cause.is_partial and explained.repeated is True
         return is_steady and rate < rules.FLEET_SHARE * usual
+    if explained.repeated is not True:
+        return False
     lost, sent = lost_pings(view, [*cause.bad, *cause.against])
     return lost >= rules.POOLED_LOSS * view.ping_limits.loss * sent
 
@@ -182,7 +184,8 @@ def run_finding(view: View, explained: Explained) -> Finding:
     unsure = cause.scope != "link" and cause.is_unsure
     loaded = explained.repeated is False and explained.kind == "slow" and cause.scope == "path"
     over = explained.repeated is False and not (loaded and _is_as_large(view, cause))
-    status = WARN if over or few or unsure else _status(view, explained)
+    shared = cause.scope == "link" and not is_alone(view, explained)
+    status = WARN if over or few or unsure or shared else _status(view, explained)
     if status == FAIL and cause.scope == "path" and not view.groups:
         status = UNKNOWN
         message += "; without groups of hosts it is undecided where (option mesh_group_by)"
@@ -198,6 +201,8 @@ def run_finding(view: View, explained: Explained) -> Finding:
         message += "; the retest did not confirm this"
     elif few:
         message += f"; bad in {max(measured)} measurement{'' if max(measured) == 1 else 's'}"
+    elif shared:
+        message += "; other pairs of these hosts, or between their groups, are bad too"
     subject = Subject(cause.scope, name=f"{between(view, cause)} on {cause.plane or 'every plane'}")
     return Finding(code, status, message, action, subject, evidence_of(view, explained))
 

@@ -9,17 +9,19 @@ A host is faulty only if figures with at least two healthy partners show it. A f
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 from ....knowledge.fleet import FALSE_DRAINS
 from ....model import SKIP, CheckResult, Finding, concluded
 from ..documents import MeshDocument, Plan
 from ..figures import Passes
+from ..inference.causes import Cause
 from ..inference.follow_up import follow_up
 from ..inference.localise import SUSPECT, localise
+from ..inference.observation import Observation
 from ..probes.registry import parts
 from .doubt import Doubt
-from .explanation import explain
+from .explanation import SURE, explain
 from .fabric import controls, slow_between
 from .faults import run_finding
 from .hosts import not_planned, planned_findings, results_of
@@ -125,10 +127,19 @@ def second_pass(plan: Plan, readings: Mapping[str, Any]) -> List[Tuple[str, str,
     wanted: Dict[Tuple[str, str, str], None] = {}
     for part in parts(plan["checks"]):
         view = View([plan], [readings], part)
-        for family in view.families(view.observed):
-            observations = list(family.values())
-            found = localise(observations, view.groups, SUSPECT)
+        for observations, found in _suspects(view):
             for plane, first, second in follow_up(found, observations, view.groups):
                 wanted.setdefault((plane, *sorted((first, second))), None)  # type: ignore[arg-type]
         wanted.update(dict.fromkeys(controls(view)))
     return list(wanted)
+
+
+def _suspects(view: View) -> Iterator[Tuple[List[Observation], List[Cause]]]:
+    """The causes of the first pass, with the observations that show them."""
+    for family in view.families(view.observed):
+        observations = list(family.values())
+        yield observations, localise(observations, view.groups, SUSPECT)
+    # A host that loses few pings with many others fails only if it does so again.
+    drops = list(view.observed.drop.values())
+    found = localise(drops, view.groups, SURE)
+    yield drops, [cause for cause in found if cause.scope in ("node", "interface")]
