@@ -136,12 +136,20 @@ class Accepted:
         self.partly = {port: of for port, of in self.partly.items() if port in self.faulty}
 
     def settle(self) -> None:
-        """Take what no hypothesis explains as the background from now on."""
+        """Take what no hypothesis explains as the background from now on. Bad pairs of a node without
+        a good one may be its own fault, and count only where most pairs are like that.
+        """
         evidence = self.evidence
-        self.is_left = [
-            not self.cover[number] and not (bad and evidence.is_unproven(evidence.seen[number]))
-            for number, (bad, _times) in enumerate(evidence.tallies)
+        fresh = [not cover for cover in self.cover]
+        proven = [
+            is_fresh and not (bad and evidence.is_unproven(one))
+            for is_fresh, one, (bad, _times) in zip(fresh, evidence.seen, evidence.tallies)
         ]
+        measured, known = (
+            sum(times for is_in, (_bad, times) in zip(some, evidence.tallies) if is_in)
+            for some in (fresh, proven)
+        )
+        self.is_left = proven if 2 * known >= measured else fresh
         self.rest = evidence.counts(
             number for number, is_left in enumerate(self.is_left) if is_left
         )
