@@ -180,7 +180,9 @@ class Hypotheses:
         partners = self._healthy_partners(part, slots, bad)
         if len(partners) < MANY_LINKS or not self._comes_and_goes(part, slots):
             return None
-        if ANY in slots:
+        if self.evidence.has_no_groups(part.plane):
+            chance = max(chance, self._chance_of_unknown_path(part, slots))
+        elif ANY in slots:
             chance = max(chance, self._chance_of_path(part))
         return Hypothesis(part, INTERFACE, len(numbers), slots, partners, chance=chance)
 
@@ -213,6 +215,21 @@ class Hypotheses:
             return 0.0
         times = sum(self.evidence.tallies[number][1] for number in within)
         return float(1 - (1 - self.evidence.share_of(numbers)) ** times)
+
+    def _chance_of_unknown_path(self, port: FabricPart, slots: Sequence[int]) -> float:
+        """Return the probability that the other nodes would be bad as seldom if the network between
+        unknown groups were at fault: all pairs of the node may cross it, and then half of the others.
+        """
+        own = set(port.numbers(SLOTS))
+        directed = {slot != ANY for slot in slots}
+        others = [
+            tally
+            for number, (one, tally) in enumerate(zip(self.evidence.seen, self.evidence.tallies))
+            if one.plane == port.plane and one.directed in directed and number not in own
+        ]
+        bad, times = (sum(tally[place] for tally in others) for place in (0, 1))
+        share = self.evidence.share_of(port.numbers(slots))
+        return tail(times - bad, times, 1 - share / 2)
 
     def about_spread(self, part: FabricPart) -> Optional[Hypothesis]:
         """The hypothesis that the network between the groups is bad for a share of the paths. Pairs
