@@ -33,14 +33,14 @@ def _groups_on(seen: List[Observation]) -> Dict[str, str]:
     large = [part for part in parts if len(part) > 1]
     group_of = {host: f"{min(part)} and {len(part) - 1} more" for part in large for host in part}
     hosts = {host for one in seen for host in (one.source, one.target)}
-    between = [
-        one
-        for one in seen
-        if group_of.get(one.source, "") != group_of.get(one.target, "")
-        and one.source in group_of
-        and one.target in group_of
-    ]
-    is_apart = sum(one.bad for one in between) >= _APART * len(between) > 0
+    known = [one for one in seen if one.source in group_of and one.target in group_of]
+    between, within = (
+        [one for one in known if (group_of[one.source] == group_of[one.target]) is is_within]
+        for is_within in (False, True)
+    )
+    is_apart = sum(one.bad for one in between) >= _APART * len(between) > 0 and (
+        sum(one.bad for one in within) <= (1 - _APART) * len(within)
+    )
     if len(large) < 2 or len(group_of) < _MOST * len(hosts) or not is_apart:
         return {}
     return group_of

@@ -133,6 +133,8 @@ def lightly_loaded(
     """
     sizes = Counter(groups)
     everywhere = set(sizes)
+    # Hosts without a group may all share an uplink.
+    most = {end: max(1, size // (hosts_each if end else 2 * hosts_each)) for end, size in sizes.items()}
     rounds: List[List[Wanted]] = []
     loads: List[Counter[Tuple[Any, str]]] = []
     for plane, one, other in pairs:
@@ -142,7 +144,7 @@ def lightly_loaded(
             (
                 place
                 for place, load in enumerate(loads)
-                if all(load[plane, end] < max(1, sizes[end] // hosts_each) for end in crossed)
+                if all(load[plane, end] < most[end] for end in crossed)
             ),
             len(rounds),
         )
