@@ -67,8 +67,8 @@ def standing_on(view: View, plane: str) -> Standing:
 
 
 def is_alone(view: View, link: Explained) -> bool:
-    """False if other pairs of the link's hosts, or between its groups, are about as bad: then these may
-    share the fault.
+    """False if other pairs of the link's hosts, or between its groups, are about as bad, and no cause
+    explains them: then they may share the fault.
     """
     if link.kind not in _SHARED:
         return True
@@ -85,6 +85,7 @@ def is_alone(view: View, link: Explained) -> bool:
             not ends.isdisjoint(one.ends)
             or crosses(groups, view.groups.get(one.source), view.groups.get(one.target))
         )
+        and not view.is_of_larger_part(one)
         for one in family.values()
     )
 

@@ -249,14 +249,9 @@ class View:
         host.
         """
         seen = Observation(figure.plane, figure.source, figure.target, True, True)
-        near = (
-            self.causes_by_node.get(figure.source, [])
-            + self.causes_by_node.get(figure.target, [])
-            + self.paths
-        )
         return any(
             touches(cause, seen, self.groups)
-            for cause in near
+            for cause in self._causes_near(seen) + self.paths
             if host not in cause.nodes or cause.scope == "link"
         )
 
@@ -306,6 +301,14 @@ class View:
         """True if a cause explains bad figures of this pair."""
         return self._is_explained(Observation(plane, one, other, True, True))
 
-    def _is_explained(self, one: Observation) -> bool:
-        near = self.causes_by_node.get(one.source, []) + self.causes_by_node.get(one.target, [])
+    def is_of_larger_part(self, one: Observation) -> bool:
+        """True if the fault of a node, a path or a group explains a bad pair."""
+        near = [cause for cause in self._causes_near(one) if cause.scope in ("node", "interface")]
         return any(touches(cause, one, self.groups) for cause in near + self.paths)
+
+    def _is_explained(self, one: Observation) -> bool:
+        near = self._causes_near(one)
+        return any(touches(cause, one, self.groups) for cause in near + self.paths)
+
+    def _causes_near(self, one: Observation) -> List[Cause]:
+        return self.causes_by_node.get(one.source, []) + self.causes_by_node.get(one.target, [])
