@@ -214,6 +214,15 @@ class Evidence:
             add(counts, self.shares_of[number])
         return counts
 
+    def without(self, port: FabricPart, partner: str) -> FabricPart:
+        """An interface without its observations of one partner."""
+        rest = FabricPart(port.scope, port.plane, *port.names)
+        rest.bad, rest.good = (
+            tuple([number for number in slot if partner not in self.seen[number].ends] for slot in of)
+            for of in (port.bad, port.good)
+        )
+        return rest
+
     def well(self, part: FabricPart, slot: int) -> Counts:
         """The measurements of the good observations of a slot, by class."""
         well = part.well[slot]

@@ -180,6 +180,8 @@ class Hypotheses:
         partners = self._healthy_partners(part, slots, bad)
         if len(partners) < MANY_LINKS or not self._comes_and_goes(part, slots):
             return None
+        if self._is_link(part, slots):
+            return None
         if self.evidence.has_no_groups(part.plane):
             chance = max(chance, self._chance_of_unknown_path(part, slots))
         elif ANY in slots:
@@ -198,6 +200,24 @@ class Hypotheses:
                     return True
                 pure[ill > 0] += 1
         return min(pure) < LEAST_PARTNERS
+
+    def _is_link(self, port: FabricPart, slots: Sequence[int]) -> bool:
+        """True if most bad measurements are of one partner, with which all are bad, and the others are
+        bad no more often than chance explains.
+        """
+        tallies: Dict[str, List[int]] = {}
+        for number in port.numbers(slots):
+            partner = self.evidence.seen[number].other(port.names[0])
+            ill, times = self.evidence.tallies[number]
+            counts = tallies.setdefault(partner, [0, 0])
+            counts[0] += ill
+            counts[1] += times
+        worst = max(sorted(tallies), key=lambda node: tallies[node][0])
+        ill, times = tallies[worst]
+        if ill < times or times < MANY_LINKS or 2 * ill < sum(one[0] for one in tallies.values()):
+            return False
+        others = self.evidence.without(port, worst)
+        return self.accepted.chance(others, slots, by_pair=True) > self.by_chance
 
     def _chance_of_path(self, port: FabricPart) -> float:
         """Return the probability that a node that was as often bad would lose pings within its group
