@@ -10,9 +10,11 @@ from __future__ import annotations
 from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ....knowledge import network as rules
+from ..inference.causes import Cause
 from ..inference.evidence import crosses
 from ..inference.references import quantile
 from .explained import Explained
+from .messages import typical
 from .view import View
 
 #: The number of figures that must reach the best rate: one for each direction of a pair.
@@ -64,6 +66,27 @@ def standing_on(view: View, plane: str) -> Standing:
             way[host] = max(way.get(host, 0.0), share)
     shares = {host: min(way[host] for way in ways if host in way) for host in {*ways[0], *ways[1]}}
     return Standing(max(best.values(), default=0.0), shares)
+
+
+def _only_cpu_limited(view: View, cause: Cause) -> bool:
+    """True if at least as many rates of the host in the cause's direction are clearly higher than its
+    bad ones, though the CPU limited them: the link carries more than the cause says.
+    """
+    slow, _usual = typical(view, cause)
+    legs = [leg for bad in cause.bad for leg in view.legs_of(bad)]
+    ends = {(leg.plane, leg.source, leg.target) for leg in legs}
+    host = cause.nodes[0]
+    ways = {(leg.source == host) for leg in legs}
+    higher = [
+        leg
+        for leg in view.legs_at(host)
+        if leg.cpu_limited
+        and (leg.source == host) in ways
+        and leg.plane in {plane for plane, _source, _target in ends}
+        and slow < rules.FLEET_SHARE * (leg.rate or 0.0)
+    ]
+    bad = [leg for leg in legs if not leg.cpu_limited]
+    return len(higher) >= len(bad)
 
 
 def is_alone(view: View, link: Explained) -> bool:
@@ -127,6 +150,8 @@ class Doubt(NamedTuple):
         ]
         if not all(standing.is_below_most(cause.nodes[0]) for standing in doubtful):
             return "most nodes are slow, so the reference is in doubt"
+        if _only_cpu_limited(self.view, cause):
+            return "rates that were limited by the CPU are higher"
         if explained.repeated is None and self.view.has_retest and not explained.slight:
             return "the retest did not reach it"
         return ""

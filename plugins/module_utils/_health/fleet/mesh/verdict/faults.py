@@ -181,7 +181,9 @@ def run_finding(view: View, explained: Explained) -> Finding:
         and explained.kind == "slow"
         and (max(measured) < rules.TIMES_BAD or cause.is_unsure)
     )
-    unsure = cause.scope != "link" and cause.is_unsure
+    # A group's switch is slow always, or other traffic is.
+    at_times = cause.scope == "group" and explained.kind == "slow" and cause.is_partial
+    unsure = at_times or (cause.scope != "link" and cause.is_unsure)
     loaded = explained.repeated is False and explained.kind == "slow" and cause.scope == "path"
     over = explained.repeated is False and not (loaded and _is_as_large(view, cause))
     shared = cause.scope == "link" and not is_alone(view, explained)
