@@ -148,7 +148,7 @@ class Hypotheses:
         )
         if chance > self.by_chance:
             return None
-        gain = len([number for slot in slots for number in bad[slot]])
+        gain = sum(self.evidence.tallies[number][0] for slot in slots for number in bad[slot])
         return Hypothesis(whole, GROUP, gain, slots, tuple(sorted(partners)), chance=chance)
 
     def about_share(self, part: FabricPart) -> Optional[Hypothesis]:
