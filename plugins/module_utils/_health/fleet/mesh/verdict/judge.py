@@ -27,6 +27,7 @@ from .faults import run_finding
 from .hosts import not_planned, planned_findings, results_of
 from .planes import plane_findings
 from .run_document import MOST_MISSED, run_document
+from .unmeasured import hung_again
 from .view import View
 
 
@@ -130,7 +131,7 @@ def second_pass(plan: Plan, readings: Mapping[str, Any]) -> List[Tuple[str, str,
         for observations, found in _suspects(view):
             for plane, first, second in follow_up(found, observations, view.groups):
                 wanted.setdefault((plane, *sorted((first, second))), None)  # type: ignore[arg-type]
-        wanted.update(dict.fromkeys(controls(view)))
+        wanted.update(dict.fromkeys([*hung_again(view), *controls(view)]))
     return list(wanted)
 
 

@@ -11,6 +11,7 @@ from typing import Dict, List, Sequence
 from ....knowledge import network as rules
 from ....model import UNKNOWN, WARN, Finding, Subject
 from ..figures import Leg
+from ..inference.partners import PARTNERS_EACH, Pair, PartnerPool
 from ..probes.record import PairProbe
 from ..probes.registry import BY_CHECK
 from .explained import Explained
@@ -72,6 +73,23 @@ def _hung(view: View, host: str, plane: str, probe: PairProbe) -> List[Finding]:
             {"hung": len(hung), "rounds": rounds, "partners": partners[:12]},
         )
     ]
+
+
+def hung_again(view: View) -> List[Pair]:
+    """Pairs whose measurement tells at which end the program hung, where it hung once: the pair itself,
+    and each end with others.
+    """
+    hung = [
+        one
+        for one in view.figures.hung
+        if all(len(view.hung_at(host, one.plane)) == 1 for host in (one.client, one.server))
+    ]
+    suspects = {(one.plane, host) for one in hung for host in (one.client, one.server)}
+    pool = PartnerPool(list(view.observed.rate.values()), suspects, view.groups)
+    pairs = [pool.take(one.plane, one.client, one.server) for one in hung]
+    for plane, host in sorted(suspects):
+        pairs += pool.pair(plane, host, PARTNERS_EACH, fresh=True)
+    return pairs
 
 
 def _not_measured(
