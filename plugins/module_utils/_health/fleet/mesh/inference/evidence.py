@@ -218,7 +218,9 @@ class Evidence:
         """An interface without its observations of one partner."""
         rest = FabricPart(port.scope, port.plane, *port.names)
         rest.bad, rest.good = (
-            tuple([number for number in slot if partner not in self.seen[number].ends] for slot in of)
+            tuple(
+                [number for number in slot if partner not in self.seen[number].ends] for slot in of
+            )
             for of in (port.bad, port.good)
         )
         return rest
@@ -281,14 +283,14 @@ class Evidence:
             return False
         return min(len(side) for side in sides) >= LEAST_PARTNERS
 
-    def stands_alone(self, part: FabricPart, slots: Sequence[int]) -> bool:
+    def stands_alone(self, part: FabricPart, slots: Sequence[int], fresh: Sequence[int]) -> bool:
         """False if the retest, with few pairs at once, does not show the path bad: in the first
         pass, pairs that share an uplink are slow together. What is never slow elsewhere is no
-        matter of load.
+        matter of load. ``fresh``: the bad observations that no other part explains.
         """
         if not self.is_retested or ANY in slots:
             return True
-        numbers = part.numbers(slots)
+        numbers = [*fresh, *(number for slot in slots for number in part.good[slot])]
         bad, times = (sum(self.tallies[number][place] for number in numbers) for place in (0, 1))
         if bad >= HALF * times and self._others_are_clean(part, slots):
             return True

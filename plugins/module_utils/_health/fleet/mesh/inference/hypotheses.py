@@ -333,7 +333,9 @@ class Hypotheses:
         """
         evidence = self.evidence
         everything = [evidence.seen[number] for number in numbers]
-        if not evidence.are_several(route, everything) or not evidence.stands_alone(route, slots):
+        if not evidence.are_several(route, everything) or not evidence.stands_alone(
+            route, slots, numbers
+        ):
             return None
         sure: List[Observation] = []
         possible: List[Observation] = []

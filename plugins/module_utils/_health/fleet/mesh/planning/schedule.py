@@ -46,7 +46,8 @@ def sampled_rounds(
 
     ``groups`` holds a label for each node. Every second round pairs nodes of the same group, the
     others pair nodes of different groups, as far as group sizes allow. Paths between groups are
-    used evenly.
+    used evenly, except in one round, in which all nodes of a group send to another one at once, as far
+    as possible, so that they load all that connects the groups.
     """
     size = n + n % 2
     count = min(count, size - 1)
@@ -64,7 +65,7 @@ def sampled_rounds(
             draws.append(_Stratified(labels, count, rng).rounds())
         rounds = min(draws, key=lambda draw: _unseen(draw, labels))
         rng.shuffle(rounds)  # a fault may show in every second round
-    return _directed([[pair for pair in pairs if max(pair) < n] for pairs in rounds])
+    return _directed([[pair for pair in pairs if max(pair) < n] for pairs in rounds], labels)
 
 
 def ping_peers(
@@ -134,7 +135,9 @@ def lightly_loaded(
     sizes = Counter(groups)
     everywhere = set(sizes)
     # Hosts without a group may all share an uplink.
-    most = {end: max(1, size // (hosts_each if end else 2 * hosts_each)) for end, size in sizes.items()}
+    most = {
+        end: max(1, size // (hosts_each if end else 2 * hosts_each)) for end, size in sizes.items()
+    }
     rounds: List[List[Wanted]] = []
     loads: List[Counter[Tuple[Any, str]]] = []
     for plane, one, other in pairs:
@@ -203,20 +206,48 @@ def _circle(n: int) -> List[Round]:
     return rounds
 
 
-def _directed(rounds: List[Round]) -> List[Round]:
+def _directed(rounds: List[Round], labels: Sequence[int] = ()) -> List[Round]:
     """Order each pair so that the node that was client less often becomes client; each node then
-    acts in both roles.
+    acts in both roles. In the round in which most pairs allow it, the clients of pairs between groups
+    are nodes of other groups than the servers.
     """
+    loads = [_one_way(pairs, labels) for pairs in rounds] if labels else []
+    loading = max(range(len(loads)), key=lambda place: len(loads[place]), default=None)
     ahead: Counter[int] = Counter()
     directed = []
-    for pairs in rounds:
+    for place, pairs in enumerate(rounds):
+        clients = loads[place] if place == loading else {}
         directed.append(
-            [(two, one) if ahead[one] > ahead[two] else (one, two) for one, two in pairs]
+            [
+                (two, one)
+                if clients.get((one, two), one if ahead[one] <= ahead[two] else two) == two
+                else (one, two)
+                for one, two in pairs
+            ]
         )
         for client, server in directed[-1]:
             ahead[client] += 1
             ahead[server] -= 1
     return directed
+
+
+def _one_way(pairs: Round, labels: Sequence[int]) -> Dict[Pair, int]:
+    """The clients of pairs between groups, if each group is to be on one side only."""
+    paths = Counter(
+        tuple(sorted((labels[one], labels[two])))
+        for one, two in pairs
+        if labels[one] != labels[two]
+    )
+    sends: Dict[int, bool] = {}
+    for (first, second), _count in sorted(paths.items(), key=lambda item: (-item[1], item[0])):
+        if first not in sends:
+            sends[first] = not sends.get(second, False)
+        sends.setdefault(second, not sends[first])
+    return {
+        (one, two): one if sends[labels[one]] else two
+        for one, two in pairs
+        if labels[one] != labels[two] and sends[labels[one]] != sends[labels[two]]
+    }
 
 
 def _numbered(groups: Sequence[Hashable]) -> List[int]:
@@ -336,6 +367,8 @@ class _Stratified:
         self.paths: Counter[Tuple[int, int]] = Counter()
         self.outside = [0] * len(self.labels)
         self.inner = {label: self._inner(nodes) for label, nodes in self.members.items()}
+        #: In the first round, the groups of one side are paired with those of the other.
+        self.sides: Dict[int, bool] = {}
 
     def _inner(self, nodes: List[int]) -> List[Round]:
         """Rounds within a group, consumed one by one. A group of more than half the nodes needs one
@@ -349,7 +382,15 @@ class _Stratified:
         ]
 
     def rounds(self) -> List[Round]:
-        return [self._round(within=turn % 2 == 1) for turn in range(self.count)]
+        by_size = sorted(
+            self.members, key=lambda label: (-len(self.members[label]), self.rng.random())
+        )
+        self.sides = {label: place % 4 in (1, 2) for place, label in enumerate(by_size)}
+        rounds = []
+        for turn in range(self.count):
+            rounds.append(self._round(within=turn % 2 == 1))
+            self.sides = {}
+        return rounds
 
     def _round(self, within: bool) -> Round:
         pairs = [pair for label in self.members for pair in self._own(label, within)]
@@ -427,6 +468,7 @@ class _Stratified:
             path = (own, label) if own < label else (label, own)
             seen.append(
                 (
+                    bool(self.sides) and self.sides[own] == self.sides[label],
                     (self.paths[path] + fresh[path]) / len(self.members[label]),
                     -len(left[label]),
                     random(),

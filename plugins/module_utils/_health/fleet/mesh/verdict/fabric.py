@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from statistics import fmean
-from typing import List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional, Set, Tuple
 
 from ....knowledge import network as rules
 from ..figures import Leg
@@ -17,6 +17,7 @@ from ..inference.evidence import ELSEWHERE, PATH, crosses
 from ..inference.observation import Observation
 from ..inference.references import quantile
 from ..inference.partners import Pair, PartnerPool, sample
+from ..probes.registry import planned
 from .messages import typical
 from .view import View
 
@@ -28,6 +29,9 @@ _CROSSED = 0.7
 _DESIGN = 0.2
 #: The quantile of the slow rates of a share of the paths: the slowest pairs crossed only these.
 _SLOWEST = 0.25
+#: Share of the pairs between groups whose hosts send when the others of their group do, in a round
+#: that loads what connects the groups.
+_ONE_WAY = 0.8
 #: Share of bad pairs between groups from which the retest measures controls.
 _OFTEN = 0.1
 
@@ -53,18 +57,49 @@ def oversubscription(view: View, plane: str) -> Optional[Ratio]:
 
 
 def _under_load(view: View, plane: str) -> List[Leg]:
-    """Figures between groups from the rounds in which most pairs are between groups. Without such a
-    round, from all rounds.
+    """Figures between groups from the rounds that load what connects the groups most: all nodes of a
+    group send at once. Without such a round, from those in which most pairs are between groups, or
+    from all.
     """
     legs = [
         leg
         for leg in _across(view, plane, 1)
         if not view.is_excused_pair(plane, leg.source, leg.target)
     ]
-    crossing = Counter(leg.round for leg in legs)
-    measured = Counter(leg.round for leg in view.rated_on(plane, 1))
-    full = {one for one, count in crossing.items() if count >= _CROSSED * measured[one]}
-    return [leg for leg in legs if leg.round in full] or legs
+    full, loading = _loaded_rounds(view, plane)
+    for rounds in (loading, full):
+        found = [leg for leg in legs if leg.round in rounds]
+        if len(found) >= rules.LEAST_FIGURES:
+            return found
+    return legs
+
+
+def _loaded_rounds(view: View, plane: str) -> Tuple[Set[int], Set[int]]:
+    """The rounds of the first pass in which most pairs are between groups, and those of them in which
+    a group's hosts are on the same side of nearly all pairs.
+    """
+    full, loading = set(), set()
+    plan = view.plan
+    pairs = planned(plan, view.part.rates)
+    for number, one in enumerate(pairs["rounds"] if pairs else []):
+        ends = [
+            (plan["hosts"][client], plan["hosts"][server])
+            for place, client, server in one["pairs"]
+            if plan["planes"][place]["name"] == plane
+        ]
+        crossing = [both for both in ends if _groups_of(view, *both)]
+        if not crossing or len(crossing) < _CROSSED * len(ends):
+            continue
+        full.add(number)
+        sides = Counter(
+            (view.groups[host], side) for both in crossing for side, host in enumerate(both)
+        )
+        turned = sum(
+            min(sides[group, 0], sides[group, 1]) for group in {group for group, _side in sides}
+        )
+        if turned <= (1 - _ONE_WAY) * len(crossing):
+            loading.add(number)
+    return full, loading
 
 
 def controls(view: View) -> List[Pair]:
