@@ -237,9 +237,12 @@ class Accepted:
             # What is as often bad within groups is not the network between them.
             within = self.within(part.plane, evidence.seen[part.bad[slot][0]].directed, mine)
             expected = max(expected, times * within)
-        chance = tail(bad, times, expected / times)
         if not by_pair:
-            return chance
+            return tail(bad, times, expected / times)
+        if part.scope == INTERFACE and evidence.has_no_groups(part.plane):
+            # All of its pairs may cross the network between groups, while half of the others' do.
+            expected = min(times, 2 * expected)
+        chance = tail(bad, times, expected / times)
         # A pair that is bad at times is no bad link.
         at_times = sum(
             evidence.tallies[number][0] < evidence.tallies[number][1] for number in fresh

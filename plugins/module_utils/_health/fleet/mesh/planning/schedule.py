@@ -255,6 +255,13 @@ def _numbered(groups: Sequence[Hashable]) -> List[int]:
     return [numbers.setdefault(label, len(numbers)) for label in groups]
 
 
+def _sides(labels: Sequence[int], rng: random.Random) -> Dict[int, bool]:
+    """Two sides of about as many nodes for the groups."""
+    sizes = Counter(labels)
+    by_size = sorted(sizes, key=lambda label: (-sizes[label], rng.random()))
+    return {label: place % 4 in (1, 2) for place, label in enumerate(by_size)}
+
+
 def _unseen(rounds: List[Round], labels: List[int]) -> int:
     """Count nodes that lack a partner of their own group (if the group has other members) or of
     another group.
@@ -276,19 +283,25 @@ def _unseen(rounds: List[Round], labels: List[int]) -> int:
 
 
 def _chosen(labels: List[int], count: int, rng: random.Random) -> List[Round]:
-    """``count`` rounds of a shuffled circle. Rounds that give nodes a new kind of partner (own
-    group or other group) come first.
+    """``count`` rounds of a shuffled circle: one that pairs the two sides of the groups, then rounds
+    that give nodes a new kind of partner (own group or other group).
     """
     order = list(range(len(labels)))
     rng.shuffle(order)
-    rounds = [[(order[one], order[two]) for one, two in pairs] for pairs in _circle(len(labels))]
+    sides = _sides(labels, rng)
+    order.sort(key=lambda node: sides[labels[node]])
+    opposite, *rounds = [
+        [(order[one], order[two]) for one, two in pairs] for pairs in _circle(len(labels))
+    ]
     rng.shuffle(rounds)
+    rounds.insert(0, opposite)
     missing = {(node, same) for node in order for same in (True, False)}
 
     def shown(pairs: Round) -> List[Tuple[int, bool]]:
         return [(node, labels[one] == labels[two]) for one, two in pairs for node in (one, two)]
 
-    for place in range(min(count, _PICKS)):
+    missing.difference_update(shown(opposite))
+    for place in range(1, min(count, _PICKS)):
         compared = range(place, min(len(rounds), place + _COMPARED))
         best = max(compared, key=lambda index: len(missing.intersection(shown(rounds[index]))))
         rounds[place], rounds[best] = rounds[best], rounds[place]
@@ -382,10 +395,7 @@ class _Stratified:
         ]
 
     def rounds(self) -> List[Round]:
-        by_size = sorted(
-            self.members, key=lambda label: (-len(self.members[label]), self.rng.random())
-        )
-        self.sides = {label: place % 4 in (1, 2) for place, label in enumerate(by_size)}
+        self.sides = _sides(self.labels, self.rng)
         rounds = []
         for turn in range(self.count):
             rounds.append(self._round(within=turn % 2 == 1))
