@@ -226,13 +226,18 @@ def _reaches(finding, wanted: str) -> bool:
 
 
 def _candidates(judged) -> Set[str]:
-    """Hosts that undecided causes name."""
-    return {
+    """Hosts that undecided causes name, and those without a good figure where the reference is in
+    doubt.
+    """
+    named = {
         host
         for cause in judged.document.get("causes", [])
         if cause.get("scope") == "undecided"
         for host in cause.get("nodes", [])
     }
+    for _check, finding in judged.findings:
+        named.update((finding.evidence or {}).get("unproven", []))
+    return named
 
 
 def _of_host(
@@ -243,7 +248,7 @@ def _of_host(
     found = [finding for finding in own if _reaches(finding, truth.wanted)]
     if not found and truth.undecidable:
         undecided = host in candidates or any(
-            kind_of(finding.code) == "undecided" for finding in findings
+            finding.status == "unknown" for finding in findings
         )
         return undecided, undecided
     kind = [finding for finding in found if kind_of(finding.code) in bad.kinds]

@@ -781,6 +781,8 @@ def row_60_of_the_hosts_slow_speeds_told(n, rng):
         "fail",
     )
     case.truth.run_may_fail = True
+    case.truth.undecidable = True
+    case.truth.note = "where few healthy partners are left, the doubt that names the host is right"
     return case
 
 
