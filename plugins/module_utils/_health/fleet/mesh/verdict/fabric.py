@@ -64,7 +64,7 @@ def _under_load(view: View, plane: str) -> List[Leg]:
     legs = [
         leg
         for leg in _across(view, plane, 1)
-        if not view.is_excused_pair(plane, leg.source, leg.target)
+        if not view.is_of_larger_part(Observation(plane, leg.source, leg.target, True, True))
     ]
     full, loading = _loaded_rounds(view, plane)
     for rounds in (loading, full):
