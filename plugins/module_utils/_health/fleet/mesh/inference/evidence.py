@@ -292,11 +292,12 @@ class Evidence:
             return True
         numbers = [*fresh, *(number for slot in slots for number in part.good[slot])]
         bad, times = (sum(self.tallies[number][place] for number in numbers) for place in (0, 1))
-        if bad >= HALF * times and self._others_are_clean(part, slots):
-            return True
         bad_again, times_again = (
             sum(self.seen[number].again[place] for number in numbers) for place in (0, 1)
         )
+        under_load = times - times_again
+        if bad - bad_again >= HALF * under_load > 0 and self._others_are_clean(part, slots):
+            return True
         return times_again >= LEAST_PARTNERS and bad_again * times >= HALF * bad * times_again
 
     def _others_are_clean(self, part: FabricPart, slots: Sequence[int]) -> bool:
