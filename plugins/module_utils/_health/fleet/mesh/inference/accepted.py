@@ -25,10 +25,13 @@ from typing import (
 from .chance import AMBIENT_PING, AMBIENT_RATE, PRIOR_PINGS, PRIOR_RATES, background, tail
 from .evidence import (
     ANY,
+    CLEAN,
     ELSEWHERE,
     GROUP,
+    HALF,
     INTERFACE,
     LEAST_PARTNERS,
+    LEAST_STRAY,
     PATH,
     SLOTS,
     TOLERATED,
@@ -38,7 +41,7 @@ from .evidence import (
     FabricPart,
     add,
 )
-from .references import SAME
+from .references import OTHER, SAME
 
 #: Factor for the chance of parts that are bad only in a share of their measurements: the background
 #: is not the same everywhere.
@@ -256,6 +259,41 @@ class Accepted:
             chance = max(chance, tail(sick, pairs, likely / pairs))
         # Hosts and paths are not all loaded alike.
         return 1.0 if bad < 2 * expected else min(1.0, chance * UNEVEN)
+
+    def stands_alone(self, part: FabricPart, slots: Sequence[int], fresh: Sequence[int]) -> bool:
+        """False if the retest, with few pairs at once, does not show the path bad: in the first
+        pass, pairs that share an uplink are slow together. What is never slow elsewhere is no
+        matter of load. ``fresh``: the bad observations that no other part explains.
+        """
+        if not self.evidence.is_retested or ANY in slots:
+            return True
+        numbers = [*fresh, *(number for slot in slots for number in part.good[slot])]
+        bad, times = (
+            sum(self.evidence.tallies[number][place] for number in numbers) for place in (0, 1)
+        )
+        bad_again, times_again = (
+            sum(self.evidence.seen[number].again[place] for number in numbers) for place in (0, 1)
+        )
+        under_load = times - times_again
+        if bad - bad_again >= HALF * under_load > 0 and self._others_are_clean(part, slots):
+            return True
+        return times_again >= LEAST_PARTNERS and bad_again * times >= HALF * bad * times_again
+
+    def _others_are_clean(self, part: FabricPart, slots: Sequence[int]) -> bool:
+        """True if other paths of the plane are good under the load of the first pass, except for what
+        accepted hypotheses explain.
+        """
+        evidence = self.evidence
+        kind = evidence.classes.get((part.plane, True, OTHER, False))
+        if kind is None:
+            return False
+        bad, times = evidence.measured[kind][:2]
+        explained = {number for number, cover in enumerate(self.cover) if cover}
+        for number in explained.union(part.numbers(slots)):
+            for own, counts in evidence.shares_of[number]:
+                if own == kind:
+                    bad, times = bad - counts[0], times - counts[1]
+        return times >= LEAST_STRAY and bad <= CLEAN * times
 
     def is_proven(self, plane: str, node: str, slot: int, without: str) -> bool:
         """True if a node is not faulty in this slot and has a good observation there with another

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .observation import Observation
-from .references import OTHER, SAME, relation_of
+from .references import SAME, relation_of
 
 NODE, INTERFACE, LINK, PATH, GROUP, UNDECIDED = SCOPES = (
     "node",
@@ -282,35 +282,6 @@ class Evidence:
         if route.names[1] == ELSEWHERE and len({self.groups[node] for node in sides[1]}) < 2:
             return False
         return min(len(side) for side in sides) >= LEAST_PARTNERS
-
-    def stands_alone(self, part: FabricPart, slots: Sequence[int], fresh: Sequence[int]) -> bool:
-        """False if the retest, with few pairs at once, does not show the path bad: in the first
-        pass, pairs that share an uplink are slow together. What is never slow elsewhere is no
-        matter of load. ``fresh``: the bad observations that no other part explains.
-        """
-        if not self.is_retested or ANY in slots:
-            return True
-        numbers = [*fresh, *(number for slot in slots for number in part.good[slot])]
-        bad, times = (sum(self.tallies[number][place] for number in numbers) for place in (0, 1))
-        bad_again, times_again = (
-            sum(self.seen[number].again[place] for number in numbers) for place in (0, 1)
-        )
-        under_load = times - times_again
-        if bad - bad_again >= HALF * under_load > 0 and self._others_are_clean(part, slots):
-            return True
-        return times_again >= LEAST_PARTNERS and bad_again * times >= HALF * bad * times_again
-
-    def _others_are_clean(self, part: FabricPart, slots: Sequence[int]) -> bool:
-        """True if other paths of the plane are good under the load of the first pass."""
-        kind = self.classes.get((part.plane, True, OTHER, False))
-        if kind is None:
-            return False
-        bad, times = self.measured[kind][:2]
-        for number in set(part.numbers(slots)):
-            for own, counts in self.shares_of[number]:
-                if own == kind:
-                    bad, times = bad - counts[0], times - counts[1]
-        return times >= LEAST_STRAY and bad <= CLEAN * times
 
     def by_members(self, whole: FabricPart) -> float:
         """Expected number of groups whose members are all faulty by themselves, as often as nodes of

@@ -333,7 +333,7 @@ class Hypotheses:
         """
         evidence = self.evidence
         everything = [evidence.seen[number] for number in numbers]
-        if not evidence.are_several(route, everything) or not evidence.stands_alone(
+        if not evidence.are_several(route, everything) or not self.accepted.stands_alone(
             route, slots, numbers
         ):
             return None
