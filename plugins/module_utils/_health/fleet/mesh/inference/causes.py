@@ -131,10 +131,17 @@ def _seen_by(
     accepted: Accepted, hypotheses: Sequence[Hypothesis]
 ) -> Tuple[Tuple[Observation, ...], Tuple[Observation, ...], float]:
     """The bad observations that hypotheses explain, the good ones that contradict them, and the share
-    of bad measurements.
+    of bad measurements. Observations that the fault of a group explains say nothing about a node.
     """
     evidence = accepted.evidence
-    bad = evidence.observations(number for one in hypotheses for number in one.explains())
+    numbers = {number for one in hypotheses for number in one.explains()}
+    of_groups = {
+        number
+        for one in accepted.hypotheses
+        if one.scope == GROUP and one not in hypotheses
+        for number in one.explains()
+    }
+    bad = evidence.observations(numbers - of_groups or numbers)
     good = evidence.observations(
         number for one in hypotheses for slot in one.slots for number in one.part.good[slot]
     )
