@@ -843,8 +843,13 @@ bad_spine("spine with MTU 1500", Fault(mtu=1500), kinds("mtu", "blocked", "slow"
 bad_spine("spine with MTU 1500, routed", Fault(mtu=1500), kinds("mtu"), path_mtu_discovery=True)
 
 
+LIKE_DESIGN = ("uplinks of a rack slow", "all but one uplink of a rack are down")
+
+
 def bad_leaf(name, apply, right, kind="adaptive", labels="all", wanted="fail", note="", **changes):
-    """``apply(world, leaf)`` puts the fault on one leaf."""
+    """``apply(world, leaf)`` puts the fault on one leaf. Uplinks of one of two racks that are slow only
+    under load look like a network that is slower by design.
+    """
 
     @row(name)
     def build(n, rng):
@@ -853,6 +858,9 @@ def bad_leaf(name, apply, right, kind="adaptive", labels="all", wanted="fail", n
         apply(world, leaf)
         hosts = frozenset(host for host in world.hosts if world.leaf[host] == leaf)
         groups = frozenset([f"r{leaf + 1:02d}"]) if labels == "all" else frozenset()
+        if name in LIKE_DESIGN and n <= 2 * world.rack_size:
+            path = BadPath(right | kinds("ratio"), hosts=hosts)
+            return Case(world, Truth("warn", paths=[path], note=note))
         return Case(world, Truth(wanted, paths=[BadPath(right, groups, hosts)], note=note))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from statistics import fmean
-from typing import List, NamedTuple, Optional, Set, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ....knowledge import network as rules
 from ..figures import Leg
@@ -38,11 +38,12 @@ _OFTEN = 0.1
 
 class Ratio(NamedTuple):
     """Rates between groups as a share of the rate within: the mean under load, and with few pairs
-    at once (None: not measured).
+    at once (None: not measured). The group with the lowest mean, if it is clearly below the others.
     """
 
     loaded: float
     alone: Optional[float]
+    lowest: Optional[Tuple[str, float]] = None
 
 
 def oversubscription(view: View, plane: str) -> Optional[Ratio]:
@@ -53,7 +54,21 @@ def oversubscription(view: View, plane: str) -> Optional[Ratio]:
     loaded = fmean(_share(view, leg) for leg in legs) if len(legs) >= rules.LEAST_FIGURES else None
     if not loaded or slow_on(view, plane):
         return None
-    return Ratio(loaded, _better(view, _across(view, plane, 2)))
+    return Ratio(loaded, _better(view, _across(view, plane, 2)), _lowest(view, legs))
+
+
+def _lowest(view: View, legs: Sequence[Leg]) -> Optional[Tuple[str, float]]:
+    """The group with the lowest mean share, if it is clearly below the median of the others; None with
+    fewer than three groups, since a pair is slow to both of its groups.
+    """
+    shares: Dict[str, List[float]] = {}
+    for leg in legs:
+        for host in (leg.source, leg.target):
+            shares.setdefault(view.groups[host], []).append(_share(view, leg))
+    (mean, group), *others = sorted((fmean(some), group) for group, some in shares.items())
+    if len(others) < 2 or mean >= rules.FLEET_SHARE * quantile([one for one, _name in others], 0.5):
+        return None
+    return group, mean
 
 
 def _under_load(view: View, plane: str) -> List[Leg]:

@@ -129,9 +129,12 @@ def _oversubscribed(view: View, probe: PairProbe, plane: str) -> Optional[Findin
         return None
     word = view.plan.get("group_by") or "group"
     alone = f", and {100 * ratio.alone:.0f} % with few pairs at once" if ratio.alone else ""
+    lowest = (
+        f", those of {word} {ratio.lowest[0]} {100 * ratio.lowest[1]:.0f} %" if ratio.lowest else ""
+    )
     message = (
         f"hosts of different {word}s reach {100 * ratio.loaded:.0f} % of the rate within a {word} "
-        f"while all send at once (1 to {1 / ratio.loaded:.1f}){alone}; if this is by design, set the "
+        f"while all send at once (1 to {1 / ratio.loaded:.1f}){lowest}{alone}; if this is by design, set the "
         f"option oversubscription of {probe.check}"
     )
     subject = Subject("plane", name=plane)
