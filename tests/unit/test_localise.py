@@ -359,7 +359,8 @@ def test_an_interface_that_lost_its_witnesses_hides_no_bad_link():
         for source, target in met
         for bad in [ill.get((source, target), 0)]
     ]
-    causes = {(cause.scope, cause.nodes) for cause in localise(seen, {})}
+    groups = {node: "rack 1" for ends in met for node in ends}
+    causes = {(cause.scope, cause.nodes) for cause in localise(seen, groups)}
     assert causes == {
         *(("interface", (f"p{number}",)) for number in range(3)),
         ("link", ("d", "h")),

@@ -247,9 +247,7 @@ def _of_host(
     own = [finding for finding in findings if kind_of(finding.code) != "undecided"]
     found = [finding for finding in own if _reaches(finding, truth.wanted)]
     if not found and truth.undecidable:
-        undecided = host in candidates or any(
-            finding.status == "unknown" for finding in findings
-        )
+        undecided = host in candidates or any(finding.status == "unknown" for finding in findings)
         return undecided, undecided
     kind = [finding for finding in found if kind_of(finding.code) in bad.kinds]
     return bool(found), any(

@@ -18,6 +18,7 @@ from ..inference.observation import Observation
 from ..inference.references import quantile
 from ..inference.partners import Pair, PartnerPool, sample
 from ..probes.registry import planned
+from .explained import kind_of, touches
 from .messages import typical
 from .view import View
 
@@ -76,17 +77,27 @@ def _under_load(view: View, plane: str) -> List[Leg]:
     group send at once. Without such a round, from those in which most pairs are between groups, or
     from all.
     """
-    legs = [
-        leg
-        for leg in _across(view, plane, 1)
-        if not view.is_of_larger_part(Observation(plane, leg.source, leg.target, True, True))
-    ]
+    legs = [leg for leg in _across(view, plane, 1) if not _is_excused(view, leg)]
     full, loading = _loaded_rounds(view, plane)
     for rounds in (loading, full):
         found = [leg for leg in legs if leg.round in rounds]
         if len(found) >= rules.LEAST_FIGURES:
             return found
     return legs
+
+
+def _is_excused(view: View, leg: Leg) -> bool:
+    """True if a fault explains a figure. A link that was slow in few measurements may be none."""
+    one = Observation(leg.plane, leg.source, leg.target, True, True)
+    return view.is_of_larger_part(one) or any(
+        cause.scope == "link"
+        and touches(cause, one, view.groups)
+        and (
+            kind_of(cause.bad) != "slow"
+            or max(bad.counts[0] for bad in cause.bad) >= rules.TIMES_BAD
+        )
+        for cause in view.causes_by_node.get(leg.source, [])
+    )
 
 
 def _loaded_rounds(view: View, plane: str) -> Tuple[Set[int], Set[int]]:
