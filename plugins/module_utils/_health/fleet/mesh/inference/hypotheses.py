@@ -240,15 +240,23 @@ class Hypotheses:
         """Return the probability that the other nodes would be bad as seldom if the network between
         unknown groups were at fault: all pairs of the node may cross it, and then half of the others.
         """
-        own = set(port.numbers(SLOTS))
+        evidence = self.evidence
         directed = {slot != ANY for slot in slots}
-        others = [
-            tally
-            for number, (one, tally) in enumerate(zip(self.evidence.seen, self.evidence.tallies))
-            if one.plane == port.plane and one.directed in directed and number not in own
+        own = [
+            evidence.tallies[number]
+            for number in port.numbers(SLOTS)
+            if evidence.seen[number].directed in directed
         ]
-        bad, times = (sum(tally[place] for tally in others) for place in (0, 1))
-        share = self.evidence.share_of(port.numbers(slots))
+        everything = [
+            evidence.measured[kind]
+            for (plane, is_directed, *_rest), kind in evidence.classes.items()
+            if plane == port.plane and is_directed in directed
+        ]
+        bad, times = (
+            sum(counts[place] for counts in everything) - sum(tally[place] for tally in own)
+            for place in (0, 1)
+        )
+        share = evidence.share_of(port.numbers(slots))
         return tail(times - bad, times, 1 - share / 2)
 
     def about_spread(self, part: FabricPart) -> Optional[Hypothesis]:

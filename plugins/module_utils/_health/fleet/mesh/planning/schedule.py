@@ -46,8 +46,8 @@ def sampled_rounds(
 
     ``groups`` holds a label for each node. Every second round pairs nodes of the same group, the
     others pair nodes of different groups, as far as group sizes allow. Paths between groups are
-    used evenly, except in one round, in which all nodes of a group send to another one at once, as far
-    as possible, so that they load all that connects the groups.
+    used evenly. In one round all nodes of a group send to other groups at once, as far as possible, so
+    that they load all that connects the groups.
     """
     size = n + n % 2
     count = min(count, size - 1)
@@ -217,15 +217,12 @@ def _directed(rounds: List[Round], labels: Sequence[int] = ()) -> List[Round]:
     directed = []
     for place, pairs in enumerate(rounds):
         clients = loads[place] if place == loading else {}
-        directed.append(
-            [
-                (two, one)
-                if clients.get((one, two), one if ahead[one] <= ahead[two] else two) == two
-                else (one, two)
-                for one, two in pairs
-            ]
-        )
-        for client, server in directed[-1]:
+        ordered = []
+        for one, two in pairs:
+            client = clients.get((one, two), two if ahead[one] > ahead[two] else one)
+            ordered.append((one, two) if client == one else (two, one))
+        directed.append(ordered)
+        for client, server in ordered:
             ahead[client] += 1
             ahead[server] -= 1
     return directed

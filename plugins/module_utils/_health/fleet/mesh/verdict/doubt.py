@@ -73,20 +73,17 @@ def _only_cpu_limited(view: View, cause: Cause) -> bool:
     bad ones, though the CPU limited them: the link carries more than the cause says.
     """
     slow, _usual = typical(view, cause)
-    legs = [leg for bad in cause.bad for leg in view.legs_of(bad)]
-    ends = {(leg.plane, leg.source, leg.target) for leg in legs}
     host = cause.nodes[0]
-    ways = {(leg.source == host) for leg in legs}
+    legs = [leg for bad in cause.bad for leg in view.legs_of(bad) if not leg.cpu_limited]
+    measured = {(leg.plane, leg.source == host) for leg in legs}
     higher = [
         leg
         for leg in view.legs_at(host)
         if leg.cpu_limited
-        and (leg.source == host) in ways
-        and leg.plane in {plane for plane, _source, _target in ends}
+        and (leg.plane, leg.source == host) in measured
         and slow < rules.FLEET_SHARE * (leg.rate or 0.0)
     ]
-    bad = [leg for leg in legs if not leg.cpu_limited]
-    return len(higher) >= len(bad)
+    return len(higher) >= len(legs) > 0
 
 
 def is_alone(view: View, link: Explained) -> bool:
