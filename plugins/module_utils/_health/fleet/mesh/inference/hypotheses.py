@@ -30,6 +30,7 @@ from .evidence import (
     TOLERATED,
     UNDECIDED,
     FabricPart,
+    bad_share,
     crosses,
     ends_by_slot,
 )
@@ -38,6 +39,8 @@ from .references import SAME, relation_of
 
 #: Minimum share of bad measurements of a part that is faulty only at times, and of a group.
 AT_TIMES, GROUP_SHARE = 0.3, 0.4
+#: Chance below which a member that is bad less often than the others is not like them.
+UNLIKE = 0.05
 #: Share of bad measurements between groups that is expected with few pairs at once, and where the
 #: groups are not known, so that some of them may share an uplink.
 ALONE, PERHAPS_ALONE = 0.04, 0.1
@@ -117,6 +120,7 @@ class Hypotheses:
         #: Bad measurements, and all, of each member: with other members, and with others.
         members: Dict[str, Tuple[List[int], List[int]]] = {}
         partners = set()
+        sick_within: List[Tuple[str, str]] = []
         for slot in slots:
             for number in (*bad[slot], *whole.good[slot]):
                 one = self.evidence.seen[number]
@@ -130,6 +134,8 @@ class Hypotheses:
                     counts = members.setdefault(node, ([0, 0], [0, 0]))[len(ends) == 1]
                     counts[0] += ill
                     counts[1] += times
+                if len(ends) == 2 and ill:
+                    sick_within.append(one.ends)
                 if len(ends) == 1 and ill:
                     partner = one.other(ends[0])
                     if partner not in partners and self.accepted.is_proven(
@@ -138,10 +144,11 @@ class Hypotheses:
                         partners.add(partner)
         if len(members) < LEAST_MEMBERS or len(partners) < LEAST_PARTNERS:
             return None
+        # A single member that is bad with all others is no group.
+        is_single = any(all(node in ends for ends in sick_within) for node in members)
         for where in (0, 1):
-            shares = [counts[where][0] / max(1, counts[where][1]) for counts in members.values()]
-            alike = sum(share >= HALF * max(shares) for share in shares)
-            if max(shares) < GROUP_SHARE or alike < MOST_MEMBERS * len(shares):
+            tallies = [(counts[where][0], counts[where][1]) for counts in members.values()]
+            if not _are_alike(tallies, may_differ=not is_single):
                 return None
         chance = max(
             self.accepted.chance(whole, slots, own, by_pair=True), self.evidence.by_members(whole)
@@ -383,6 +390,21 @@ class Hypotheses:
         if not all(crosses(route.names, own, group) for group in good):
             return True
         return None if all(crosses(route.names, own, group) for group in bad) else False
+
+
+def _are_alike(tallies: Sequence[Tuple[int, int]], may_differ: bool) -> bool:
+    """True if nearly all members of a group are bad about as often as the worst of them; where they
+    ``may_differ``, also those that are bad more seldom by chance. ``tallies``: bad measurements, and
+    all, of each.
+    """
+    shares = [bad_share([tally]) for tally in tallies]
+    usual = bad_share(tallies)
+    alike = sum(
+        share >= HALF * max(shares)
+        or (may_differ and 0 < ill and tail(times - ill, times, 1 - usual) > UNLIKE)
+        for share, (ill, times) in zip(shares, tallies)
+    )
+    return max(shares) >= GROUP_SHARE and alike >= MOST_MEMBERS * len(shares)
 
 
 def _chance_of(counts: Iterable[Tuple[int, int]], share: float, least: float) -> float:

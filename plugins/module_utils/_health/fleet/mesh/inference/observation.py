@@ -292,17 +292,40 @@ def usual_delays(echoes: Iterable[Echo]) -> Dict[str, float]:
     return {plane: quantile(sorted(several), 0.5) for plane, several in delays.items()}
 
 
+def _ends(leg: Leg) -> Tuple[Tuple[str, str, bool], Tuple[str, str, bool]]:
+    """Both ends of a leg: plane, host, and whether it sends."""
+    return (leg.plane, leg.source, True), (leg.plane, leg.target, False)
+
+
+def _cpu_limits(legs: Sequence[Leg]) -> Dict[Tuple[str, str, bool], float]:
+    """The usual rate at an end whose program is the limit in most of its measurements."""
+    rates: Dict[Tuple[str, str, bool], Tuple[List[float], List[float]]] = {}
+    for leg in legs:
+        for end in _ends(leg):
+            if leg.rate is not None:
+                rates.setdefault(end, ([], []))[leg.cpu_limited].append(leg.rate)
+    return {
+        end: median(limited) for end, (free, limited) in rates.items() if len(limited) > len(free)
+    }
+
+
 def _observe_rates(observed: Observed, legs: Sequence[Leg], references: References) -> None:
     """One observation for each direction of a pair, from all of its rounds. A rate at which the
-    program was the limit says nothing about the links.
+    program was the limit, or near which it nearly always is, says nothing about the links.
     """
     rounds: Dict[Key, List[Tuple[float, bool, bool]]] = {}
+    limits = _cpu_limits(legs)
     for leg in legs:
         expected = references.of(leg)
         if leg.rate is None or expected is None or expected.floor is None or not expected.usual:
             continue
         dent = expected.floor if expected.dent is None else expected.dent
-        if leg.rate < dent and leg.cpu_limited:
+        if leg.rate < dent and (
+            leg.cpu_limited
+            or any(
+                end in limits and leg.rate >= rules.FLEET_SHARE * limits[end] for end in _ends(leg)
+            )
+        ):
             continue
         rounds.setdefault((leg.plane, leg.source, leg.target), []).append(
             (min(1.0, leg.rate / expected.usual), leg.rate < expected.floor, leg.rate < dent)
