@@ -120,7 +120,7 @@ class Hypotheses:
         #: Bad measurements, and all, of each member: with other members, and with others.
         members: Dict[str, Tuple[List[int], List[int]]] = {}
         partners = set()
-        sick_within: List[Tuple[str, str]] = []
+        within: List[Observation] = []
         for slot in slots:
             for number in (*bad[slot], *whole.good[slot]):
                 one = self.evidence.seen[number]
@@ -134,8 +134,8 @@ class Hypotheses:
                     counts = members.setdefault(node, ([0, 0], [0, 0]))[len(ends) == 1]
                     counts[0] += ill
                     counts[1] += times
-                if len(ends) == 2 and ill:
-                    sick_within.append(one.ends)
+                if len(ends) == 2:
+                    within.append(one)
                 if len(ends) == 1 and ill:
                     partner = one.other(ends[0])
                     if partner not in partners and self.accepted.is_proven(
@@ -144,11 +144,10 @@ class Hypotheses:
                         partners.add(partner)
         if len(members) < LEAST_MEMBERS or len(partners) < LEAST_PARTNERS:
             return None
-        # A single member that is bad with all others is no group.
-        is_single = any(all(node in ends for ends in sick_within) for node in members)
+        may_differ = _are_spread(within)
         for where in (0, 1):
             tallies = [(counts[where][0], counts[where][1]) for counts in members.values()]
-            if not _are_alike(tallies, may_differ=not is_single):
+            if not _are_alike(tallies, may_differ):
                 return None
         chance = max(
             self.accepted.chance(whole, slots, own, by_pair=True), self.evidence.by_members(whole)
@@ -390,6 +389,16 @@ class Hypotheses:
         if not all(crosses(route.names, own, group) for group in good):
             return True
         return None if all(crosses(route.names, own, group) for group in bad) else False
+
+
+def _are_spread(within: Sequence[Observation]) -> bool:
+    """False if the pairs of a single member explain that pairs within its group are bad."""
+    ill_of = Counter(node for one in within for node in one.ends for _ill in range(one.tally[0]))
+    worst = max(sorted(ill_of), key=lambda node: ill_of[node], default="")
+    rest = [one.tally for one in within if worst not in one.ends]
+    ill, times = (sum(tally[place] for tally in rest) for place in (0, 1))
+    usual = bad_share([one.tally for one in within])
+    return ill > 0 and tail(times - ill, times, 1 - usual) > UNLIKE
 
 
 def _are_alike(tallies: Sequence[Tuple[int, int]], may_differ: bool) -> bool:

@@ -12,6 +12,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 from ....knowledge import network as rules
 from ..inference.causes import Cause
 from ..inference.evidence import crosses
+from ..inference.observation import Observation
 from ..inference.references import quantile
 from .explained import Explained
 from .messages import typical
@@ -87,8 +88,8 @@ def _only_cpu_limited(view: View, cause: Cause) -> bool:
 
 
 def is_alone(view: View, link: Explained) -> bool:
-    """False if other pairs of the link's hosts, or between its groups, are about as bad, and no cause
-    explains them: then they may share the fault.
+    """False if other pairs of the link's hosts, between its groups, or slow in all of its rounds, are
+    about as bad, and no sure cause explains them: then they may share the fault.
     """
     if link.kind not in _SHARED:
         return True
@@ -96,6 +97,7 @@ def is_alone(view: View, link: Explained) -> bool:
     groups = tuple(sorted(view.groups.get(node) or "" for node in ends))
     family = view.observed.rate if link.kind == "slow" else view.observed.drop
     lack = max(1 - one.value for one in link.cause.bad)
+    rounds = _rounds(view, link.cause.bad)
     return not any(
         one.tally[0]
         and one.plane == link.cause.plane
@@ -104,10 +106,18 @@ def is_alone(view: View, link: Explained) -> bool:
         and (
             not ends.isdisjoint(one.ends)
             or crosses(groups, view.groups.get(one.source), view.groups.get(one.target))
+            or (link.kind == "slow" and rounds <= _rounds(view, [one]))
         )
         and not view.is_of_larger_part(one)
         for one in family.values()
     )
+
+
+def _rounds(view: View, several: Sequence[Observation]) -> Set[Tuple[int, int]]:
+    """The rounds of pairs: those of the retest, which measures few at once, else of the first pass."""
+    legs = [leg for one in several for leg in view.legs_of(one)]
+    last = max((leg.turn for leg in legs), default=0)
+    return {(leg.turn, leg.round) for leg in legs if leg.turn == last}
 
 
 class Doubt(NamedTuple):

@@ -302,8 +302,12 @@ class View:
         return self._is_explained(Observation(plane, one, other, True, True))
 
     def is_of_larger_part(self, one: Observation) -> bool:
-        """True if the fault of a node, a path or a group explains a bad pair."""
-        near = [cause for cause in self._causes_near(one) if cause.scope in ("node", "interface")]
+        """True if the fault of a node, a path or a group explains a bad pair, and is sure."""
+        near = [
+            cause
+            for cause in self._causes_near(one)
+            if cause.scope in ("node", "interface") and not cause.is_unsure
+        ]
         return any(touches(cause, one, self.groups) for cause in near + self.paths)
 
     def _is_explained(self, one: Observation) -> bool:
