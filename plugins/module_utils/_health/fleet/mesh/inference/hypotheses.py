@@ -144,7 +144,8 @@ class Hypotheses:
                         partners.add(partner)
         if len(members) < LEAST_MEMBERS or len(partners) < LEAST_PARTNERS:
             return None
-        may_differ = _are_spread(within)
+        # Whether a pair of a slightly lossy group loses any ping is chance.
+        may_differ = slots == (ANY,) and _are_spread(within)
         for where in (0, 1):
             tallies = [(counts[where][0], counts[where][1]) for counts in members.values()]
             if not _are_alike(tallies, may_differ):
@@ -393,12 +394,11 @@ class Hypotheses:
 
 def _are_spread(within: Sequence[Observation]) -> bool:
     """False if the pairs of a single member explain that pairs within its group are bad."""
-    ill_of = Counter(node for one in within for node in one.ends for _ill in range(one.tally[0]))
-    worst = max(sorted(ill_of), key=lambda node: ill_of[node], default="")
-    rest = [one.tally for one in within if worst not in one.ends]
-    ill, times = (sum(tally[place] for tally in rest) for place in (0, 1))
-    usual = bad_share([one.tally for one in within])
-    return ill > 0 and tail(times - ill, times, 1 - usual) > UNLIKE
+    times_of = Counter(node for one in within if one.bad for node in one.ends)
+    worst = max(sorted(times_of), key=lambda node: times_of[node], default="")
+    rest = [one.bad for one in within if worst not in one.ends]
+    usual = sum(one.bad for one in within) / max(1, len(within))
+    return any(rest) and tail(rest.count(False), len(rest), 1 - usual) > UNLIKE
 
 
 def _are_alike(tallies: Sequence[Tuple[int, int]], may_differ: bool) -> bool:

@@ -193,7 +193,8 @@ class References:
 
 def _populations(best: Sequence[Tuple[str, float]]) -> List[List[Tuple[str, float]]]:
     """Split hosts, sorted by their best rate, at wide gaps; none if fewer than two parts are large
-    and tight, as broken hosts are not. The few hosts of other parts join the next faster ones.
+    and tight, as broken hosts are not. The few hosts of other parts join the next faster ones; those
+    that are faster than most hosts are a part too.
     """
     least = max(2, rules.LEAST_POPULATION * len(best))
     parts: List[List[Tuple[str, float]]] = []
@@ -211,8 +212,11 @@ def _populations(best: Sequence[Tuple[str, float]]) -> List[List[Tuple[str, floa
         else:
             found.append(left + part)
             left = []
-    if found:
-        found[-1] += left
+    if found and left:
+        if 2 * len(found[-1]) > len(best):
+            found.append(left)
+        else:
+            found[-1] += left
     others = len(best) - sum(len(part) for part in parts if len(part) >= least)
     return found if len(found) > 1 and others <= rules.LEAST_POPULATION * len(best) else []
 

@@ -14,7 +14,7 @@ from ..inference.causes import Cause
 from ..inference.evidence import crosses
 from ..inference.observation import Observation
 from ..inference.references import quantile
-from .explained import Explained
+from .explained import Explained, touches
 from .messages import typical
 from .view import View
 
@@ -96,6 +96,8 @@ def is_alone(view: View, link: Explained) -> bool:
     ends = set(link.cause.nodes)
     groups = tuple(sorted(view.groups.get(node) or "" for node in ends))
     family = view.observed.rate if link.kind == "slow" else view.observed.drop
+    if any(touches(path, link.cause.bad[0], view.groups) for path in view.paths):
+        return False
     lack = max(1 - one.value for one in link.cause.bad)
     rounds = _rounds(view, link.cause.bad)
     return not any(

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Iterable, List, Mapping, Sequence
 
 from ..figures import Leg
@@ -42,7 +43,7 @@ def explain(view: View, known: Iterable[Cause] = ()) -> List[Explained]:
             strays=view.references.minimum is None,
         )
         places = {place_of(cause) for cause in causes}
-        found += [_explained(view, cause, check, again) for cause in causes]
+        found += _explained(view, causes, check, again)
         found += [
             Explained(cause, kind_of(cause.bad), check, repeated=False)
             for cause in before
@@ -73,10 +74,20 @@ def _named(view: View, explained: Explained) -> Explained:
     return explained._replace(check=names[explained.check], echoes=names[PING], rates=names[IPERF])
 
 
-def _explained(view: View, cause: Cause, check: str, again: Sequence[Observation]) -> Explained:
-    """A cause with its kind, and whether the observations of the retest confirm it."""
-    confirmed = repeated(cause, again, view.groups)
-    return Explained(cause, kind_of(cause.bad), check, repeated=confirmed)
+def _explained(
+    view: View, causes: Sequence[Cause], check: str, again: Sequence[Observation]
+) -> List[Explained]:
+    """Causes with their kinds, and whether the observations of the retest confirm them: what
+    another cause explains does not.
+    """
+    named = Counter(key for cause in causes for key in {one[:3] for one in cause.bad})
+    found = []
+    for cause in causes:
+        own = {one[:3] for one in cause.bad}
+        left = [one for one in again if named[one[:3]] <= (one[:3] in own)]
+        confirmed = repeated(cause, left, view.groups)
+        found.append(Explained(cause, kind_of(cause.bad), check, repeated=confirmed))
+    return found
 
 
 def _slight_causes(view: View) -> List[Explained]:
@@ -88,10 +99,11 @@ def _slight_causes(view: View) -> List[Explained]:
     ):
         seen = list(observed.values())
         repeats = list(again.values())
+        causes = localise(seen, view.groups, SURE)
         found += [
-            _explained(view, cause, check, repeats)._replace(slight=True)
-            for cause in localise(seen, view.groups, SURE)
-            if cause.scope in ("node", "interface", "path", "group")
+            one._replace(slight=True)
+            for one in _explained(view, causes, check, repeats)
+            if one.cause.scope in ("node", "interface", "path", "group")
         ]
     return found
 

@@ -185,7 +185,7 @@ def run_finding(view: View, explained: Explained) -> Finding:
     at_times = cause.scope == "group" and explained.kind == "slow" and cause.is_partial
     unsure = at_times or (cause.scope != "link" and cause.is_unsure)
     loaded = explained.repeated is False and explained.kind == "slow" and cause.scope == "path"
-    over = explained.repeated is False and not (loaded and _is_as_large(view, cause))
+    over = explained.repeated is False and not (loaded and _is_uplink(view, cause))
     shared = cause.scope == "link" and not is_alone(view, explained)
     status = WARN if over or few or unsure or shared else _status(view, explained)
     if status == FAIL and cause.scope == "path" and not view.groups:
@@ -209,10 +209,13 @@ def run_finding(view: View, explained: Explained) -> Finding:
     return Finding(code, status, message, action, subject, evidence_of(view, explained))
 
 
-def _is_as_large(view: View, cause: Cause) -> bool:
-    """True if a group without this fault is as large as each group of the path: its uplinks carry
-    as much, so load is no excuse.
+def _is_uplink(view: View, cause: Cause) -> bool:
+    """True if load is no excuse for a path that is slow only under load: a group without this fault
+    is as large as each group of the path, so its uplinks carry as much; and no other path is slow
+    anyway, whose flows share uplinks with those of this one.
     """
     sizes = Counter(view.groups.values())
     others = [size for group, size in sizes.items() if group not in cause.groups]
-    return all(sizes.get(group, 0) <= max(others, default=-1) for group in cause.groups)
+    return cause.plane not in view.slow_again and all(
+        sizes.get(group, 0) <= max(others, default=-1) for group in cause.groups
+    )

@@ -117,6 +117,8 @@ class View:
         self.places = {host: place for place, host in enumerate(self.plan["hosts"])}
         self.causes_by_node: Dict[str, List[Cause]] = {}
         self.paths: List[Cause] = []
+        #: The planes with a path or group that the retest found slow too.
+        self.slow_again: Set[Optional[str]] = set()
 
     def _both_passes(self) -> Observed:
         silent = self.figures.silent
@@ -175,11 +177,14 @@ class View:
 
     def know(self, causes: Sequence[Explained]) -> None:
         """Index the accepted causes by host, and the paths."""
-        for cause in (one.cause for one in causes):
+        for one in causes:
+            cause = one.cause
             for host in cause.nodes:
                 self.causes_by_node.setdefault(host, []).append(cause)
             if cause.scope in ("path", "group"):
                 self.paths.append(cause)
+                if one.repeated and one.kind == "slow":
+                    self.slow_again.add(cause.plane)
 
     def planned_on(self, host: str, check: str) -> List[str]:
         """The planes on which the first pass planned to measure the host."""
