@@ -204,7 +204,9 @@ def run_finding(view: View, explained: Explained) -> Finding:
     elif few:
         message += f"; bad in {max(measured)} measurement{'' if max(measured) == 1 else 's'}"
     elif shared:
-        message += "; other pairs of these hosts, or between their groups, are bad too"
+        message += (
+            "; other pairs of these hosts, between their groups or of the same rounds are bad too"
+        )
     subject = Subject(cause.scope, name=f"{between(view, cause)} on {cause.plane or 'every plane'}")
     return Finding(code, status, message, action, subject, evidence_of(view, explained))
 
