@@ -22,7 +22,7 @@ from typing import (
     Tuple,
 )
 
-from .chance import AMBIENT_PING, AMBIENT_RATE, PRIOR_PINGS, PRIOR_RATES, background, tail
+from .chance import AMBIENT_PING, AMBIENT_RATE, PRIOR_PINGS, PRIOR_RATES, UNSURE, background, tail
 from .evidence import (
     ANY,
     CLEAN,
@@ -108,15 +108,16 @@ class Accepted:
         for number in hypothesis.explains():
             self.cover[number] += 1
         if hypothesis.scope == INTERFACE:
-            part, port = hypothesis.part, hypothesis.port
-            if (
-                self.rest is not None
-                and self.evidence.share_of(part.numbers(hypothesis.slots)) < 1 - TOLERATED
-            ):
+            port = hypothesis.port
+            if self.rest is not None and self._is_at_times(hypothesis):
                 directed = {slot != ANY for slot in hypothesis.slots}
                 self.partly.setdefault(port, set()).update(directed)
             self.faulty.add(port)
             self.faulty_slots.update((*port, slot) for slot in hypothesis.slots)
+
+    def _is_at_times(self, one: Hypothesis) -> bool:
+        """True if the part is bad only in some of its measurements."""
+        return self.evidence.share_of(one.part.numbers(one.slots)) < 1 - TOLERATED
 
     def drop_unseen(self) -> None:
         """Drop interfaces whose partners turned out faulty at times themselves."""
@@ -139,11 +140,18 @@ class Accepted:
         self.partly = {port: of for port, of in self.partly.items() if port in self.faulty}
 
     def settle(self) -> None:
-        """Take what no hypothesis explains as the background from now on. Bad pairs of a node without
-        a good one may be its own fault, and count only where most pairs are like that.
+        """Take what no hypothesis explains as the background from now on; also what one does that
+        is unsure and of a part that is bad only at times. Bad pairs of a node without a good one may
+        be its own fault, and count only where most pairs are like that.
         """
         evidence = self.evidence
-        fresh = [not cover for cover in self.cover]
+        explained = {
+            number
+            for one in self.hypotheses
+            if one.chance <= UNSURE or not self._is_at_times(one)
+            for number in one.explains()
+        }
+        fresh = [number not in explained for number in range(len(self.cover))]
         proven = [
             is_fresh and not (bad and evidence.is_unproven(one))
             for is_fresh, one, (bad, _times) in zip(fresh, evidence.seen, evidence.tallies)

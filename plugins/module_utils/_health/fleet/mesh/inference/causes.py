@@ -9,14 +9,13 @@ from __future__ import annotations
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .accepted import Accepted, Hypothesis
+from .chance import UNSURE
 from .evidence import GROUP, IN, INTERFACE, NODE, OUT, TOLERATED, bad_share
 from .hypotheses import Hypotheses
 from .observation import Observation
 from .partners import Pair
 
 BOTH, TRANSMIT, RECEIVE, FORWARD = "both", "transmit", "receive", "forward"
-#: Expected number of healthy parts of a run that look as bad, above which a cause is unsure.
-UNSURE = 0.01
 
 
 class Cause(NamedTuple):

@@ -14,6 +14,8 @@ AMBIENT_RATE, AMBIENT_PING = 0.01, 0.003
 #: whereas a path that carries pings at all loses none of dozens.
 PRIOR_RATES, PRIOR_PINGS = 10, 100
 
+#: Expected number of healthy parts of a run that look as bad, above which a cause is unsure.
+UNSURE = 0.01
 #: Number of bad measurements from which the network is not assumed to be healthy.
 _SEVERAL = 3
 

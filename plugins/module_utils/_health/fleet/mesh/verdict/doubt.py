@@ -15,7 +15,6 @@ from ..inference.evidence import crosses
 from ..inference.observation import Observation
 from ..inference.references import quantile
 from .explained import Explained, touches
-from .messages import typical
 from .view import View
 
 #: The number of figures that must reach the best rate: one for each direction of a pair.
@@ -73,9 +72,9 @@ def _only_cpu_limited(view: View, cause: Cause) -> bool:
     """True if at least as many rates of the host in the cause's direction are clearly higher than its
     bad ones, though the CPU limited them: the link carries more than the cause says.
     """
-    slow, _usual = typical(view, cause)
     host = cause.nodes[0]
     legs = [leg for bad in cause.bad for leg in view.legs_of(bad) if not leg.cpu_limited]
+    slow = quantile(sorted(leg.rate or 0.0 for leg in legs), 0.5) if legs else 0.0
     measured = {(leg.plane, leg.source == host) for leg in legs}
     higher = [
         leg
