@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reasons not to fail a node for a cause: the cause is likely by chance, the retest did not reach the
 node, or only the hosts' own figures tell the usual rate and most hosts are slow. Reasons not to fail
-the run for a link: other pairs of its hosts, or between its groups, are bad too. Pure.
+the run for a link: other pairs of its hosts, between its groups or of the same rounds are bad too. Pure.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ def is_alone(view: View, link: Explained) -> bool:
     """
     if link.kind not in _SHARED:
         return True
+    if any(touches(path, link.cause.bad[0], view.groups) for path in view.paths):
+        return False
     ends = set(link.cause.nodes)
     groups = tuple(sorted(view.groups.get(node) or "" for node in ends))
     family = view.observed.rate if link.kind == "slow" else view.observed.drop
-    if any(touches(path, link.cause.bad[0], view.groups) for path in view.paths):
-        return False
     lack = max(1 - one.value for one in link.cause.bad)
     rounds = _rounds(view, link.cause.bad)
     return not any(
