@@ -397,8 +397,8 @@ def _are_spread(within: Sequence[Observation]) -> bool:
     times_of = Counter(node for one in within if one.bad for node in one.ends)
     worst = max(sorted(times_of), key=lambda node: times_of[node], default="")
     rest = [one.bad for one in within if worst not in one.ends]
-    usual = sum(one.bad for one in within) / max(1, len(within))
-    return any(rest) and tail(rest.count(False), len(rest), 1 - usual) > UNLIKE
+    usual = bad_share([(one.bad, 1) for one in within])
+    return _may_be_as_bad(sum(rest), len(rest), usual)
 
 
 def _are_alike(tallies: Sequence[Tuple[int, int]], may_differ: bool) -> bool:
@@ -409,11 +409,15 @@ def _are_alike(tallies: Sequence[Tuple[int, int]], may_differ: bool) -> bool:
     shares = [bad_share([tally]) for tally in tallies]
     usual = bad_share(tallies)
     alike = sum(
-        share >= HALF * max(shares)
-        or (may_differ and 0 < ill and tail(times - ill, times, 1 - usual) > UNLIKE)
-        for share, (ill, times) in zip(shares, tallies)
+        share >= HALF * max(shares) or (may_differ and _may_be_as_bad(*tally, usual))
+        for share, tally in zip(shares, tallies)
     )
     return max(shares) >= GROUP_SHARE and alike >= MOST_MEMBERS * len(shares)
+
+
+def _may_be_as_bad(ill: int, times: int, share: float) -> bool:
+    """True if some measurements are bad, and no fewer than chance explains where this share is."""
+    return ill > 0 and tail(times - ill, times, 1 - share) > UNLIKE
 
 
 def _chance_of(counts: Iterable[Tuple[int, int]], share: float, least: float) -> float:

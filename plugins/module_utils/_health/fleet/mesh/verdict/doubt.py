@@ -74,7 +74,9 @@ def _only_cpu_limited(view: View, cause: Cause) -> bool:
     """
     host = cause.nodes[0]
     legs = [leg for bad in cause.bad for leg in view.legs_of(bad) if not leg.cpu_limited]
-    slow = quantile(sorted(leg.rate or 0.0 for leg in legs), 0.5) if legs else 0.0
+    if not legs:
+        return False
+    slow = quantile(sorted(leg.rate or 0.0 for leg in legs), 0.5)
     measured = {(leg.plane, leg.source == host) for leg in legs}
     higher = [
         leg
@@ -83,7 +85,7 @@ def _only_cpu_limited(view: View, cause: Cause) -> bool:
         and (leg.plane, leg.source == host) in measured
         and slow < rules.FLEET_SHARE * (leg.rate or 0.0)
     ]
-    return len(higher) >= len(legs) > 0
+    return len(higher) >= len(legs)
 
 
 def is_alone(view: View, link: Explained) -> bool:

@@ -11,7 +11,7 @@ from ..figures import Leg
 from ..inference.causes import Cause
 from ..inference.follow_up import repeated
 from ..inference.localise import localise
-from ..inference.observation import KINDS, Observation
+from ..inference.observation import KINDS, Key, Observation
 from .explained import IPERF, PING, Explained, explains, kind_of, place_of, touches
 from .view import View
 
@@ -43,7 +43,8 @@ def explain(view: View, known: Iterable[Cause] = ()) -> List[Explained]:
             strays=view.references.minimum is None,
         )
         places = {place_of(cause) for cause in causes}
-        found += _explained(view, causes, check, again)
+        named = _times_named(causes)
+        found += [_explained(view, cause, check, again, named) for cause in causes]
         found += [
             Explained(cause, kind_of(cause.bad), check, repeated=False)
             for cause in before
@@ -75,19 +76,19 @@ def _named(view: View, explained: Explained) -> Explained:
 
 
 def _explained(
-    view: View, causes: Sequence[Cause], check: str, again: Sequence[Observation]
-) -> List[Explained]:
-    """Causes with their kinds, and whether the observations of the retest confirm them: what
-    another cause explains does not.
+    view: View, cause: Cause, check: str, again: Sequence[Observation], times_named: Counter[Key]
+) -> Explained:
+    """A cause with its kind, and whether the observations of the retest confirm it: what another
+    cause explains does not. ``times_named``: how many causes explain a pair, see `_times_named`.
     """
-    named = Counter(key for cause in causes for key in {one[:3] for one in cause.bad})
-    found = []
-    for cause in causes:
-        own = {one[:3] for one in cause.bad}
-        left = [one for one in again if named[one[:3]] <= (one[:3] in own)]
-        confirmed = repeated(cause, left, view.groups)
-        found.append(Explained(cause, kind_of(cause.bad), check, repeated=confirmed))
-    return found
+    own = {one[:3] for one in cause.bad}
+    left = [one for one in again if times_named[one[:3]] <= (one[:3] in own)]
+    confirmed = repeated(cause, left, view.groups)
+    return Explained(cause, kind_of(cause.bad), check, repeated=confirmed)
+
+
+def _times_named(causes: Iterable[Cause]) -> Counter[Key]:
+    return Counter(key for cause in causes for key in {one[:3] for one in cause.bad})
 
 
 def _slight_causes(view: View) -> List[Explained]:
@@ -100,10 +101,11 @@ def _slight_causes(view: View) -> List[Explained]:
         seen = list(observed.values())
         repeats = list(again.values())
         causes = localise(seen, view.groups, SURE)
+        named = _times_named(causes)
         found += [
-            one._replace(slight=True)
-            for one in _explained(view, causes, check, repeats)
-            if one.cause.scope in ("node", "interface", "path", "group")
+            _explained(view, cause, check, repeats, named)._replace(slight=True)
+            for cause in causes
+            if cause.scope in ("node", "interface", "path", "group")
         ]
     return found
 
