@@ -12,6 +12,7 @@ import datetime
 import ssl
 
 import pytest
+from procedures import carried_out
 
 from ansible_collections.autopilot.gpu.plugins.module_utils import _agent_certificate
 from ansible_collections.autopilot.gpu.plugins.module_utils._agent_certificate import (
@@ -28,10 +29,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._agent_objects impor
     certificates_in,
     survey,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import (
-    ApiError,
-    NotFound,
-)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import NotFound
 
 NAME = "autopilot-healthchecks.autopilot.svc"
 LABELS = {"app.kubernetes.io/managed-by": "autopilot-gpu"}
@@ -63,17 +61,7 @@ class Secrets:
 
     def run(self, procedure):
         self.written.clear()
-        try:
-            step = next(procedure)
-            while True:
-                try:
-                    given = self.answer(step)
-                except ApiError as error:
-                    step = procedure.throw(error)
-                else:
-                    step = procedure.send(given)
-        except StopIteration as end:
-            return end.value
+        return carried_out(procedure, self.answer)
 
     def ensure(self, now=NOW, wanted=WANTED, write=True):
         return self.run(ensure(wanted, now, write))

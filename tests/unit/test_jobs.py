@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import pytest
+from procedures import carried_out
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.jobs import (
     Done,
@@ -20,7 +21,6 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.clie
     Conflict,
     Forbidden,
     NotFound,
-    Pause,
     Unavailable,
 )
 
@@ -28,20 +28,17 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.clie
 def answered(procedure, *answers):
     """What the procedure returned and asked for, given these answers in turn."""
     given, asked = list(answers), []
-    try:
-        step = next(procedure)
-        while True:
-            if isinstance(step, Pause):
-                step = procedure.send(None)
-                continue
-            asked.append(step)
-            answer = given.pop(0)
-            step = (
-                procedure.throw(answer) if isinstance(answer, Exception) else procedure.send(answer)
-            )
-    except StopIteration as end:
-        assert not given
-        return end.value, asked
+
+    def answer(request):
+        asked.append(request)
+        found = given.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    result = carried_out(procedure, answer)
+    assert not given
+    return result, asked
 
 
 def job(version="7", suspended=None, **status):

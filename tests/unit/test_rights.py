@@ -6,30 +6,16 @@ from __future__ import annotations
 
 import pytest
 
+from procedures import carried_out
+
 from ansible_collections.autopilot.gpu.plugins.module_utils._agent_objects import survey
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import (
-    ApiError,
     Forbidden,
     NotFound,
     Right,
     missing_rights,
     refused_at_once,
 )
-
-
-def carried_out(procedure, answer):
-    """The result of a procedure with the answer to each request."""
-    try:
-        step = next(procedure)
-        while True:
-            try:
-                given = answer(step)
-            except ApiError as error:
-                step = procedure.throw(error)
-            else:
-                step = procedure.send(given)
-    except StopIteration as end:
-        return end.value
 
 
 def test_every_refused_request_of_the_survey_is_named():
