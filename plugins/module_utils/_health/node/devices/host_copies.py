@@ -126,17 +126,17 @@ class Load:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._before, self._own = host.processors(), time.process_time()
+        self._before, self._own = host.processor_seconds(), time.process_time()
         self._began = time.monotonic()
 
     def reading(self) -> Optional[ProcessorsReading]:
         """None if the host does not report its processors."""
-        after = self._host.processors()
+        after = self._host.processor_seconds()
         if self._before is None or after is None:
             return None
-        used = after[0] - self._before[0] - (time.process_time() - self._own)
+        used = after - self._before - (time.process_time() - self._own)
         busy = max(0.0, used / max(time.monotonic() - self._began, 1e-3))
-        return {"online": after[1], "busy": round(busy, 2)}
+        return {"online": self._host.online_processors(), "busy": round(busy, 2)}
 
 
 def best_series(

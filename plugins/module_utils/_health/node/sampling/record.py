@@ -129,9 +129,6 @@ def _node(host: Host) -> Dict[str, Any]:
             packages.add(package)
             cores.add((package, core))
     memory = re.search(r"^MemTotal:\s+(\d+)", host.text("proc/meminfo") or "", re.MULTILINE)
-    online = [
-        line for line in (host.text("proc/stat") or "").splitlines() if re.match(r"^cpu\d", line)
-    ]
     system = dict(
         re.findall(r'^(\w+)="?([^"\n]*)', host.text("etc/os-release") or "", re.MULTILINE)
     )
@@ -141,7 +138,7 @@ def _node(host: Host) -> Dict[str, Any]:
     return {
         "model": model or None,
         "cpu_model": host.cpu_model(),
-        "cpus": len(online) or None,
+        "cpus": host.online_processors() or None,
         "sockets": len(packages) or None,
         "cores": len(cores) or None,
         "memory": int(memory.group(1)) * 1024 if memory else None,

@@ -139,7 +139,7 @@ class _Sampler:
                 schema_version=SCHEMA_VERSION,
                 interval=self._interval,
                 missing=self._told,
-                cpus=self._sources.cpus(),
+                cpus=self._host.online_processors(),
             )
         except _Full as full:
             report.send("error", str(full))

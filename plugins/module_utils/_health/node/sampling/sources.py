@@ -67,14 +67,6 @@ class HostSources:
                 found[name] = values
         return found
 
-    def cpus(self) -> int:
-        """Number of online CPUs; 0 if unknown."""
-        return sum(
-            1
-            for line in (self.host.text("proc/stat") or "").splitlines()
-            if line.startswith("cpu") and line[3:4].isdecimal()
-        )
-
     def _text(self, *parts: str) -> str:
         with open(self.host.path(*parts), encoding="utf-8", errors="replace") as handle:
             return handle.read()
