@@ -15,14 +15,14 @@ from typing import Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
 from ...knowledge.cluster import GPU
 from ...knowledge.marks import EVICT, TESTING
+from ..mark_states import Rules
 from .objects import ClusterNode, Flavor, NodeTaint, NodeToleration, Resources, add
 
 #: AppWrapper's ``resourceTaints``: by resource, the node labels that take it out of service. The
 #: effect is a word in AppWrapper's configuration; such a node has no taint.
 ResourceTaints = Mapping[str, Sequence[NodeTaint]]
 
-#: The label of the marks, see `mark_states.Rules`.
-LABEL_KEY = "autopilot.ibm.com/gpuhealth"
+LABEL_KEY = Rules().label_key
 #: The taints that AppWrapper looks at to tell a node that is down.
 _DOWN = {
     "node.kubernetes.io/unreachable": "unreachable",
@@ -32,7 +32,7 @@ _DOWN = {
 KEEPS_AWAY = ("NoSchedule", "NoExecute")
 #: Taint of a cordoned node.
 _CORDON = "node.kubernetes.io/unschedulable"
-#: Resources of which a part is reserved for the system: only the rest is quota for pods.
+#: Resources of which the kubelet reserves a part for the system. Pods get the allocatable rest.
 _RESERVED = ("cpu", "memory", "ephemeral-storage")
 
 
@@ -75,12 +75,17 @@ def appwrapper_loss(node: ClusterNode, marks: ResourceTaints) -> List[Loss]:
     """What AppWrapper 1.0.7 counts as lost: all resources but pods of a node that is cordoned or
     down, otherwise the resources that the node's marks take out of service.
     """
-    reason = "cordoned" if node.cordoned else ""
-    reason = reason or next((_DOWN[one.key] for one in node.taints if one.key in _DOWN), "")
+    reason = _out_of_service(node)
     if reason:
         lost = {name: amount for name, amount in node.capacity.items() if name != "pods"}
         return [Loss(node.name, reason, lost)]
     return _marked(node, marks)
+
+
+def _out_of_service(node: ClusterNode) -> str:
+    """``cordoned``, or how a node is down; "" for a node in service."""
+    down = (_DOWN[one.key] for one in node.taints if one.key in _DOWN)
+    return "cordoned" if node.cordoned else next(down, "")
 
 
 def _marked(node: ClusterNode, marks: ResourceTaints) -> List[Loss]:
@@ -147,9 +152,7 @@ def node_losses(
 ) -> List[Loss]:
     """What pods of the flavor cannot use of a node, each resource once."""
     size = usable(node)
-    reason = "cordoned" if node.cordoned else ""
-    reason = reason or next((_DOWN[one.key] for one in node.taints if one.key in _DOWN), "")
-    reason = reason or ("not ready" if node.ready != "True" else "")
+    reason = _out_of_service(node) or ("not ready" if node.ready != "True" else "")
     taints = blocking_taints(node, flavor, tolerations)
     reason = reason or (f"taint {taints[0]}" if taints else "")
     if reason:
