@@ -125,8 +125,8 @@ def test_without_nvbandwidth_pytorch_is_compared(node, report):
     built = node({"gpus": 1, "cuda": RATES})
     hardware_world.install(built)
     (built.directory / "bin" / "nvbandwidth").unlink()
-    rates = 'case "$2" in local) echo "[1250.5]";; *) echo "[55.0]";; esac'
-    hardware_world.write(built, "python3", rates)
+    rates = {"host_to_device": [55.0], "device_to_host": [55.0], "local": [1250.5]}
+    hardware_world.write(built, "python3", f"echo '{json.dumps(rates)}'")
     _status, _output, document, _page = report(built)
     assert results(document, "PyTorch") == {
         ("host to device", 0): "agree",

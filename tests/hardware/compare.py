@@ -234,7 +234,7 @@ def _rates(
 
 
 def _measured_copies(tools: Tools, copies: str) -> Tuple[str, List[List[Optional[float]]]]:
-    """The tool that measured, and its rows; PyTorch copies not between GPUs."""
+    """The tool that measured, and its rows. PyTorch does not measure copies between GPUs."""
     try:
         return "nvbandwidth", tools.nvbandwidth(copies)
     except Missing as missing:

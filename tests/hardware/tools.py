@@ -76,6 +76,7 @@ class Tools:
 
     def __init__(self, until: float) -> None:
         self._until = until
+        self._torch: Optional[Dict[str, Any]] = None
 
     def run(self, name: str, *arguments: str) -> str:
         """Standard output of the tool; raises `Unusable`."""
@@ -133,11 +134,15 @@ class Tools:
 
     def torch(self, copies: str) -> List[List[Optional[float]]]:
         """One row of figures in GB/s (decimal) of PyTorch, which the `python3` of PATH may have."""
-        printed = self.run("python3", str(Path(__file__).with_name("torch_copies.py")), copies)
+        if self._torch is None:
+            printed = self.run("python3", str(Path(__file__).with_name("torch_copies.py")))
+            try:
+                self._torch = dict(json.loads(printed))
+            except (ValueError, TypeError) as error:
+                raise Unusable("PyTorch printed no figures") from error
         try:
-            rates = json.loads(printed)
-            return [[float(rate) for rate in rates]]
-        except (ValueError, TypeError) as error:
+            return [[float(rate) for rate in self._torch[copies]]]
+        except (ValueError, KeyError, TypeError) as error:
             raise Unusable(f"PyTorch printed no figures of {copies}") from error
 
     def dcgm(self) -> str:

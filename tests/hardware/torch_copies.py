@@ -1,17 +1,15 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Print the rates of PyTorch's copies in GB/s (decimal), a JSON list with a number for each GPU.
-
-    torch_copies.py host_to_device | device_to_host | local
-
-It runs in whichever Python has PyTorch, so it imports nothing else.
+"""Print the rates of PyTorch's copies in GB/s (decimal) as JSON: by kind, a number for each GPU. It
+runs in whichever Python has PyTorch, so it imports nothing else.
 """
 
 import json
 import statistics
 import sys
 
+KINDS = ("host_to_device", "device_to_host", "local")
 #: Bytes of a copy between host and GPU, and within a GPU; copies that count, after three others.
 BETWEEN, WITHIN, COPIES = 256 << 20, 4 << 30, 10
 
@@ -43,7 +41,7 @@ def main():
     except ImportError:
         sys.exit("this Python has no PyTorch")
     gpus = range(torch.cuda.device_count())
-    print(json.dumps([rate(torch, sys.argv[1], gpu) / 1e9 for gpu in gpus]))
+    print(json.dumps({kind: [rate(torch, kind, gpu) / 1e9 for gpu in gpus] for kind in KINDS}))
 
 
 if __name__ == "__main__":
