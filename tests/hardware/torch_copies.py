@@ -25,8 +25,8 @@ def rate(torch, copies, gpu):
         target, source = (device, host) if copies == "host_to_device" else (host, device)
     seconds = []
     with torch.cuda.device(gpu):
-        for _ in range(3 + COPIES):
-            began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for _turn in range(3 + COPIES):
+            began, ended = (torch.cuda.Event(enable_timing=True) for _event in range(2))
             began.record()
             target.copy_(source, non_blocking=True)
             ended.record()
