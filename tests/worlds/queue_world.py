@@ -16,16 +16,16 @@ APPWRAPPER = "workload.codeflare.dev.appwrapper"
 
 
 @contextlib.contextmanager
-def running(profile, gpu_nodes=3, second_scheduler=False):
+def running(profile, gpu_nodes=3, with_scheduler=False):
     """A `QueueLab` without a queue; skips the test where there can be none."""
-    reason = queue_lab.obstacle(profile, second_scheduler)
+    reason = queue_lab.obstacle(profile, with_scheduler)
     if reason:
         pytest.skip(reason)
     try:
-        queue_lab.build_all(profile, second_scheduler)
+        queue_lab.build_all(profile, with_scheduler)
     except build.Unavailable as error:
         pytest.skip(str(error))
-    with queue_lab.QueueLab(profile, gpu_nodes, second_scheduler) as lab:
+    with queue_lab.QueueLab(profile, gpu_nodes, with_scheduler) as lab:
         yield lab
 
 
