@@ -1,0 +1,184 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The capacity behind each flavor: total, lost with its reason, and schedulable. Pure.
+
+Two accounts differ on purpose. `appwrapper_loss` counts as AppWrapper 1.0.7 does
+(`internal/controller/appwrapper/node_health_monitor.go`), since both may write the same lending
+limit. `flavor_capacity` counts what pods cannot use: it adds nodes without the condition Ready,
+taints that pods do not tolerate, and devices that the kubelet reports as unhealthy.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
+
+from ...knowledge.cluster import GPU
+from ...knowledge.marks import EVICT, TESTING
+from .objects import ClusterNode, Flavor, NodeTaint, NodeToleration, Resources, add
+
+#: AppWrapper's ``resourceTaints``: by resource, the node labels that take it out of service. The
+#: effect is a word in AppWrapper's configuration; such a node has no taint.
+ResourceTaints = Mapping[str, Sequence[NodeTaint]]
+
+#: The label of the marks, see `mark_states.Rules`.
+LABEL_KEY = "autopilot.ibm.com/gpuhealth"
+#: The taints that AppWrapper looks at to tell a node that is down.
+_DOWN = {
+    "node.kubernetes.io/unreachable": "unreachable",
+    "node.kubernetes.io/not-ready": "not ready",
+}
+#: Effects that keep new pods away.
+KEEPS_AWAY = ("NoSchedule", "NoExecute")
+#: Taint of a cordoned node.
+_CORDON = "node.kubernetes.io/unschedulable"
+#: Resources of which a part is reserved for the system: only the rest is quota for pods.
+_RESERVED = ("cpu", "memory", "ephemeral-storage")
+
+
+def resource_taints(label_key: str = LABEL_KEY) -> Dict[str, Tuple[NodeTaint, ...]]:
+    """The marks that keep new pods away, in the form of AppWrapper's configuration."""
+    return {
+        GPU: (NodeTaint(label_key, TESTING, "NoSchedule"), NodeTaint(label_key, EVICT, "NoExecute"))
+    }
+
+
+class Loss(NamedTuple):
+    """Resources of a node that new pods cannot use."""
+
+    node: str
+    reason: str
+    resources: Resources
+
+
+class FlavorCapacity(NamedTuple):
+    """Amounts by resource on the nodes of a flavor; ``total`` is ``lost`` and ``schedulable``."""
+
+    flavor: str
+    nodes: int
+    total: Resources
+    lost: Resources
+    schedulable: Resources
+    losses: Tuple[Loss, ...]
+
+
+def belongs(node: ClusterNode, flavor: Flavor) -> bool:
+    """True if the node has the labels and the taints of the flavor."""
+    return (
+        not node.deleted
+        and all(node.labels.get(key) == value for key, value in flavor.node_labels.items())
+        and all(taint in node.taints for taint in flavor.node_taints)
+    )
+
+
+def appwrapper_loss(node: ClusterNode, marks: ResourceTaints) -> List[Loss]:
+    """What AppWrapper 1.0.7 counts as lost: all resources but pods of a node that is cordoned or
+    down, otherwise the resources that the node's marks take out of service.
+    """
+    reason = "cordoned" if node.cordoned else ""
+    reason = reason or next((_DOWN[one.key] for one in node.taints if one.key in _DOWN), "")
+    if reason:
+        lost = {name: amount for name, amount in node.capacity.items() if name != "pods"}
+        return [Loss(node.name, reason, lost)]
+    return _marked(node, marks)
+
+
+def _marked(node: ClusterNode, marks: ResourceTaints) -> List[Loss]:
+    """At most one loss for each resource, so that two marks count once."""
+    losses = []
+    for resource, labels in marks.items():
+        amount = node.capacity.get(resource, Fraction(0))
+        mark = next((one for one in labels if _has_mark(node, one)), None)
+        if mark and amount:
+            losses.append(Loss(node.name, f"marked {mark.value}", {resource: amount}))
+    return losses
+
+
+def _has_mark(node: ClusterNode, mark: NodeTaint) -> bool:
+    return mark.effect in KEEPS_AWAY and node.labels.get(mark.key) == mark.value
+
+
+def slack_losses(flavor: Flavor, nodes: Iterable[ClusterNode], marks: ResourceTaints) -> List[Loss]:
+    """AppWrapper's losses on the nodes of a flavor."""
+    return [
+        loss for node in nodes if belongs(node, flavor) for loss in appwrapper_loss(node, marks)
+    ]
+
+
+def sum_of(losses: Iterable[Loss]) -> Resources:
+    """The amounts of several losses, by resource."""
+    total: Resources = {}
+    for loss in losses:
+        add(total, loss.resources)
+    return total
+
+
+def usable(node: ClusterNode) -> Resources:
+    """The size of a node for pods when all its devices are healthy."""
+    return {
+        name: node.allocatable.get(name, amount) if name in _RESERVED else amount
+        for name, amount in node.capacity.items()
+    }
+
+
+def blocking_taints(
+    node: ClusterNode, flavor: Flavor, tolerations: Sequence[NodeToleration] = ()
+) -> List[NodeTaint]:
+    """The taints that keep pods of this flavor away. Pods tolerate the flavor's own taints, or Kueue
+    does not assign the flavor; a taint whose key is a resource of the node is tolerated by pods that
+    request this resource (admission plugin ExtendedResourceToleration, or the pods themselves).
+    """
+    return [
+        taint
+        for taint in node.taints
+        if taint.effect in KEEPS_AWAY
+        and taint not in flavor.node_taints
+        and taint.key not in node.capacity
+        and taint.key not in (_CORDON, *_DOWN)
+        and not any(one.tolerates(taint) for one in (*flavor.tolerations, *tolerations))
+    ]
+
+
+def node_losses(
+    node: ClusterNode,
+    flavor: Flavor,
+    marks: ResourceTaints,
+    tolerations: Sequence[NodeToleration] = (),
+) -> List[Loss]:
+    """What pods of the flavor cannot use of a node, each resource once."""
+    size = usable(node)
+    reason = "cordoned" if node.cordoned else ""
+    reason = reason or next((_DOWN[one.key] for one in node.taints if one.key in _DOWN), "")
+    reason = reason or ("not ready" if node.ready != "True" else "")
+    taints = blocking_taints(node, flavor, tolerations)
+    reason = reason or (f"taint {taints[0]}" if taints else "")
+    if reason:
+        return [Loss(node.name, reason, size)]
+    losses = _marked(node, marks)
+    gone = {name for loss in losses for name in loss.resources}
+    missing = {
+        name: amount - node.allocatable.get(name, Fraction(0))
+        for name, amount in size.items()
+        if name not in gone and amount > node.allocatable.get(name, Fraction(0))
+    }
+    return losses + [Loss(node.name, "not allocatable", missing)] * bool(missing)
+
+
+def flavor_capacity(
+    flavor: Flavor,
+    nodes: Iterable[ClusterNode],
+    marks: ResourceTaints,
+    tolerations: Sequence[NodeToleration] = (),
+) -> FlavorCapacity:
+    """The capacity of the nodes of a flavor."""
+    total: Resources = {}
+    losses: List[Loss] = []
+    count = 0
+    for node in nodes:
+        if belongs(node, flavor):
+            count += 1
+            add(total, usable(node))
+            losses += node_losses(node, flavor, marks, tolerations)
+    lost = sum_of(losses)
+    left = {name: amount - lost.get(name, Fraction(0)) for name, amount in total.items()}
+    return FlavorCapacity(flavor.name, count, total, lost, left, tuple(losses))
