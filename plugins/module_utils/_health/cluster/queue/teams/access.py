@@ -154,7 +154,10 @@ def _has_queue_name(made: str) -> str:
 
 
 def _made_by_a_queued_object() -> str:
-    owners, kinds = "object.metadata.ownerReferences", ", ".join(f"'{one}'" for one in _QUEUED_KINDS)
+    owners, kinds = (
+        "object.metadata.ownerReferences",
+        ", ".join(f"'{one}'" for one in _QUEUED_KINDS),
+    )
     return (
         f"has({owners}) && {owners}.exists(owner, has(owner.controller) && owner.controller && "
         f"owner.kind in [{kinds}])"

@@ -16,7 +16,9 @@ COHORT, SLACK_QUEUE, LOCAL_QUEUE = "default-cohort", "slack-cluster-queue", "def
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_RESOURCE = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_RESOURCE = re.compile(
+    r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+)
 #: Namespaces of Kubernetes and OpenShift themselves.
 _RESERVED = re.compile(r"default|(kube|openshift)(-.*)?")
 _LIMITS = ("nominal", "borrowing_limit", "lending_limit")

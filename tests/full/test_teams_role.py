@@ -1,0 +1,393 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The role teams against a real API server: what it makes, who may do what, what it refuses, and
+that nothing stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+from agent_role import changed, everything
+from lab import LabError, wait_until
+
+from teams_world import KINDS, KUEUE_KINDS, WORKLOADS, Reviewer, kueue, team, teams_playbook
+
+OURS = "app.kubernetes.io/managed-by=autopilot.gpu"
+
+
+@pytest.fixture
+def play(lab, tmp_path):
+    return teams_playbook(lab, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def current(lab):
+    with kueue(lab, "v0.19.2", *WORKLOADS):
+        yield
+
+
+@contextlib.contextmanager
+def cleaned(lab, kinds):
+    """The cluster as it was, once the test is over."""
+    before = everything(lab, kinds)
+    try:
+        yield before
+    finally:
+        for name in sorted(set(everything(lab, kinds)) - set(before)):
+            kind, namespace, own = name.split("/", 2)
+            where = ["-n", namespace] if namespace else []
+            lab.kubectl("delete", kind, own, "--ignore-not-found", *where, check=False)
+
+
+@pytest.fixture
+def clean(lab, current):
+    with cleaned(lab, f"{KINDS},{KUEUE_KINDS}") as before:
+        yield before
+
+
+def test_without_kueue_a_plan_is_shown_and_nothing_is_made(lab, play):
+    with cleaned(lab, KINDS) as before:
+        dry = play("--check", "--diff", teams=[team("blue", users=["alice"])])
+        assert changed(dry) == 1 and "the API server serves no version" in dry.stdout, dry.stdout
+        assert '+    "ClusterQueue blue-cluster-queue": {' in dry.stdout, dry.stdout
+        done = play(teams=[team("blue", users=["alice"])])
+        told = " ".join(done.stdout.split())
+        assert done.returncode == 2 and "Nothing was changed: kueue.x-k8s.io:" in told, told
+        assert "install Kueue (playbook autopilot.gpu.queue)" in told, told
+        assert everything(lab, KINDS) == before
+
+
+def test_teams_come_change_and_go(lab, clean, play):
+    kinds = f"{KINDS},{KUEUE_KINDS}"
+    blue = team("blue", users=["alice"], weight="2")
+    red = team("red", groups=["red-team"], namespace="red-space")
+    assert changed(play("--check", teams=[blue, red])) == 1
+    assert everything(lab, kinds) == clean
+    assert changed(play(teams=[blue, red])) == 1
+    check_objects(lab)
+    made = everything(lab, kinds)
+    assert changed(play(teams=[blue, red])) == 0
+    assert everything(lab, kinds) == made
+    blue["quotas"]["default-flavor"]["nvidia.com/gpu"] = {"nominal": 8, "lending_limit": 4}
+    dry = play("--check", "--diff", teams=[blue, red])
+    assert changed(dry) == 1 and '"lendingLimit": "4"' in dry.stdout, dry.stdout
+    assert changed(play(teams=[blue, red])) == 1
+    assert limits(lab, "blue-cluster-queue") == {"nominalQuota": "8", "lendingLimit": "4"}
+    blue["quotas"]["default-flavor"]["nvidia.com/gpu"] = 8
+    assert changed(play(teams=[blue, red])) == 1
+    assert limits(lab, "blue-cluster-queue") == {"nominalQuota": "8"}
+    red["state"] = "absent"
+    gone = play(teams=[blue, red])
+    assert changed(gone) == 1, gone.stdout
+    assert not lab.get("clusterqueues", "-l", "autopilot.gpu/team=red")["items"]
+    assert lab.kubectl("get", "namespace", "red-space", check=False).returncode
+    assert lab.get("clusterrole", "mlbatch-edit") and lab.get("namespace", "blue")
+    assert changed(play(teams=[blue, red])) == 0
+    assert changed(play(teams=[blue, red], state="absent")) == 1
+    assert everything(lab, kinds).keys() == clean.keys()
+    assert changed(play(teams=[blue, red], state="absent")) == 0
+
+
+def check_objects(lab):
+    """The names and settings of MLBatch."""
+    labels = lab.get("namespace", "red-space")["metadata"]["labels"]
+    assert labels["mlbatch-team-namespace"] == "true"
+    queue = lab.get("clusterqueue", "blue-cluster-queue")
+    assert queue["apiVersion"] == "kueue.x-k8s.io/v1beta2"
+    spec = queue["spec"]
+    assert (spec["cohortName"], spec["namespaceSelector"]) == ("default-cohort", {})
+    assert spec["preemption"] == {
+        "borrowWithinCohort": {"policy": "Never"},
+        "reclaimWithinCohort": "Any",
+        "withinClusterQueue": "LowerOrNewerEqualPriority",
+    }
+    assert spec["fairSharing"] == {"weight": "2"}
+    (group,) = spec["resourceGroups"]
+    assert group["coveredResources"] == ["cpu", "memory", "nvidia.com/gpu", "pods"]
+    local = lab.get("localqueue", "default-queue", "-n", "red-space")
+    assert local["spec"]["clusterQueue"] == "red-cluster-queue"
+    bound = lab.get("rolebinding", "mlbatch-edit", "-n", "red-space")
+    assert [(one["kind"], one["name"]) for one in bound["subjects"]] == [("Group", "red-team")]
+    assert bound["roleRef"]["name"] == "mlbatch-edit"
+
+
+def limits(lab, queue):
+    (group,) = lab.get("clusterqueue", queue)["spec"]["resourceGroups"]
+    (found,) = [one for one in group["flavors"][0]["resources"] if one["name"] == "nvidia.com/gpu"]
+    return {key: str(value) for key, value in found.items() if key != "name"}
+
+
+# ---- access ----
+
+READ = {"get", "list", "watch"}
+EVERYTHING = READ | {"create", "update", "patch", "delete"}
+VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+#: What a member may do in the namespace of the team; everywhere else nothing.
+MEMBER = {
+    "appwrappers.workload.codeflare.dev": EVERYTHING,
+    "pytorchjobs.kubeflow.org": EVERYTHING,
+    # The test's cluster serves TrainJob.
+    "trainjobs.trainer.kubeflow.org": EVERYTHING,
+    "rayjobs.ray.io": EVERYTHING,
+    "rayclusters.ray.io": EVERYTHING,
+    "podgroups.scheduling.x-k8s.io": EVERYTHING,
+    "services": EVERYTHING,
+    "secrets": EVERYTHING,
+    "configmaps": EVERYTHING,
+    "persistentvolumeclaims": EVERYTHING,
+    "pods": READ | {"delete"},
+    "deployments.apps": READ | {"delete"},
+    "statefulsets.apps": READ | {"delete"},
+    "jobs.batch": READ | {"delete"},
+    "workloads.kueue.x-k8s.io": READ,
+    "localqueues.kueue.x-k8s.io": READ,
+    "clusterqueues.kueue.x-k8s.io": READ,
+    "resourceflavors.kueue.x-k8s.io": READ,
+    "priorityclasses.scheduling.k8s.io": READ,
+    "events": READ,
+    "namespaces": {"get"},
+    "pods/log": {"get"},
+    "pods/exec": {"create"},
+    "pods/portforward": {"create"},
+    # Nothing that gives more rights, more quota or another way to run pods.
+    "cronjobs.batch": set(),
+    "daemonsets.apps": set(),
+    "replicasets.apps": set(),
+    "pods/attach": set(),
+    "pods/ephemeralcontainers": set(),
+    "serviceaccounts": set(),
+    "serviceaccounts/token": set(),
+    "resourcequotas": set(),
+    "roles.rbac.authorization.k8s.io": set(),
+    "rolebindings.rbac.authorization.k8s.io": set(),
+    "clusterroles.rbac.authorization.k8s.io": set(),
+    "nodes": set(),
+    "persistentvolumes": set(),
+    "routes.route.openshift.io": set(),
+    "projects.project.openshift.io": set(),
+}
+#: Identity: groups, and the namespace whose member it is.
+IDENTITIES = {
+    "alice": ((), "blue"),
+    "bob": ((), "red"),
+    "carol": (("red-team",), "red"),
+    "mallory": (("others",), None),
+}
+
+
+def test_access_of_members_and_others(lab, clean, play):
+    """Every identity, verb, resource and namespace, by the API server's own authorizer."""
+    teams = [team("blue", users=["alice"]), team("red", users=["bob"], groups=["red-team"])]
+    assert changed(play(teams=teams)) == 1
+    reviewer = Reviewer(lab)
+    wrong, asked = [], 0
+    try:
+        for identity, namespace in itertools.product(IDENTITIES, ("blue", "red", "default", "")):
+            groups, home = IDENTITIES[identity]
+            for resource, verb in itertools.product(MEMBER, VERBS):
+                expected = home == namespace and verb in MEMBER[resource]
+                asked += 1
+                if reviewer.may(identity, groups, verb, resource, namespace) != expected:
+                    wrong.append((identity, verb, resource, namespace, f"expected {expected}"))
+    finally:
+        reviewer.close()
+    assert not wrong and asked == 4 * 4 * len(MEMBER) * len(VERBS)
+    check_requests(lab)
+    assert changed(play(teams=teams, state="absent")) == 1
+
+
+def wrapper(name="train", **metadata):
+    return {
+        "apiVersion": "workload.codeflare.dev/v1beta2",
+        "kind": "AppWrapper",
+        "metadata": {"name": name, "namespace": "blue", **metadata},
+    }
+
+
+def claim(name="data"):
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": "blue"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+
+
+def create(lab, made, *arguments):
+    return lab.kubectl("create", *arguments, "-f", "-", input=json.dumps(made), check=False)
+
+
+def check_requests(lab):
+    """Requests of the members themselves: the authorizer is what the API server asks."""
+    pod = {"restartPolicy": "Never", "containers": [{"name": "one", "image": "none"}]}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "train", "namespace": "blue"},
+        "spec": {"template": {"spec": pod}},
+    }
+    assert create(lab, wrapper(), "--as=alice").returncode == 0
+    assert create(lab, claim(), "--as=alice").returncode == 0
+    for made in (job, {**job, "apiVersion": "v1", "kind": "Pod", "spec": pod}):
+        refused = create(lab, made, "--as=alice")
+        assert refused.returncode and "Forbidden" in refused.stderr, refused
+    refused = create(lab, wrapper("other"), "--as=bob", "--as-group=red-team")
+    assert refused.returncode and "Forbidden" in refused.stderr, refused
+    lab.kubectl("-n", "blue", "delete", "appwrapper/train", "pvc/data", "--wait=false")
+    lab.kubectl(
+        *("-n", "blue", "patch", "pvc/data", "--type=merge"),
+        *("--patch", '{"metadata": {"finalizers": null}}'),
+        check=False,
+    )
+
+
+# ---- refusals ----
+
+
+def test_every_obstacle_is_named_at_once_and_nothing_is_made(lab, clean, play):
+    blue = team("blue", gpus=30, users=["alice"])
+    blue["quotas"]["fast"] = dict(blue["quotas"]["default-flavor"])
+    own = {"apiVersion": "kueue.x-k8s.io/v1beta2"}
+    meta = {"namespace": "green"}
+    lab.make_namespace("green")
+    lab.apply(
+        {**own, "kind": "ClusterQueue", "metadata": {"name": "red-cluster-queue"}, "spec": {}},
+        {
+            **own,
+            "kind": "LocalQueue",
+            "metadata": {**meta, "name": "more"},
+            "spec": {"clusterQueue": "blue-cluster-queue"},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {**meta, "name": "limits"},
+            "spec": {"hard": {"requests.cpu": "8", "configmaps": "20"}},
+        },
+    )
+    gdr = json.dumps({"status": {"capacity": {"nvidia.com/roce_gdr": "2"}}})
+    lab.kubectl(
+        *("patch", "node", "teams-a", "--subresource=status", "--type=merge", "--patch", gdr)
+    )
+    before = everything(lab, f"{KINDS},{KUEUE_KINDS}")
+    done = play(teams=[blue, team("red", users=["bob"]), team("green", users=["eve"])])
+    told = " ".join(done.stdout.split())
+    assert done.returncode == 2, told
+    for words in (
+        "team blue: unsupported flavor 'fast'; supported: default-flavor",
+        "flavor default-flavor: the quotas of nvidia.com/gpu sum to 46, expected at most 24",
+        "LocalQueue more in namespace green also uses ClusterQueue blue-cluster-queue",
+        "ClusterQueue red-cluster-queue exists and was not made by this role",
+        "Namespace green exists and was not made by this role",
+        "ResourceQuota limits in namespace green limits requests.cpu",
+        "nvidia.com/roce_gdr: no ClusterQueue covers this resource of 1 nodes (teams-a)",
+    ):
+        assert words in told, (words, told)
+    assert everything(lab, f"{KINDS},{KUEUE_KINDS}") == before
+    lab.kubectl(
+        *("patch", "node", "teams-a", "--subresource=status", "--type=json", "--patch"),
+        '[{"op": "remove", "path": "/status/capacity/nvidia.com~1roce_gdr"}]',
+    )
+    lab.kubectl("-n", "green", "delete", "localqueue/more", "resourcequota/limits")
+    lab.kubectl("delete", "clusterqueue", "red-cluster-queue")
+
+
+def test_an_account_without_rights_is_told_which(lab, clean, play):
+    rules = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list"]}]
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "viewer"}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "views-teams"}
+    of = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "views-teams"}}
+    lab.apply({**of, "kind": "ClusterRole", "rules": rules})
+    lab.apply({**of, "kind": "ClusterRoleBinding", "roleRef": role, "subjects": [subject]})
+    before = everything(lab, f"{KINDS},{KUEUE_KINDS}")
+    done = play(
+        teams=[team("blue", users=["alice"])], teams_kubeconfig=str(lab.kubeconfig_for("viewer"))
+    )
+    lab.kubectl("delete", "clusterrolebinding", "views-teams")
+    told = " ".join(done.stdout.split())
+    assert "your account lacks these rights: create clusterroles.rbac" in told, told
+    assert "patch clusterqueues.kueue.x-k8s.io in the cluster" in told, told
+    assert everything(lab, f"{KINDS},{KUEUE_KINDS}") == before
+
+
+def test_a_server_that_refuses_an_object_is_asked_before_the_first_is_written(lab, clean, play):
+    """The API server's own validation, here of Kueue's definition: at most 64 resources."""
+    blue = team("blue", users=["alice"])
+    many = {f"example.org/device-{number}": 0 for number in range(65)}
+    blue["quotas"]["default-flavor"].update(many)
+    done = play(teams=[blue])
+    told = " ".join(done.stdout.split())
+    assert (
+        done.returncode == 2
+        and "Nothing was changed: ClusterQueue blue-cluster-queue: PATCH" in (told)
+    ), told
+    assert everything(lab, f"{KINDS},{KUEUE_KINDS}") == clean
+
+
+# ---- removal ----
+
+
+def test_a_team_with_workloads_and_data_goes_on_request_only(lab, clean, play):
+    teams = [team("blue", users=["alice"])]
+    assert changed(play(teams=teams)) == 1
+    assert create(lab, wrapper()).returncode == 0 and create(lab, claim()).returncode == 0
+    lab.kubectl("-n", "blue", "create", "configmap", "notes")
+    made = everything(lab, f"{KINDS},{KUEUE_KINDS}")
+    done = play(teams=teams, state="absent")
+    told = " ".join(done.stdout.split())
+    assert done.returncode == 2 and "namespace blue still has AppWrapper train;" in told, told
+    assert "still has PersistentVolumeClaim data; delete that, or set remove_claims" in told, told
+    assert everything(lab, f"{KINDS},{KUEUE_KINDS}") == made
+    allowed = {"teams_remove_workloads": True, "teams_remove_claims": True}
+    done = play(teams=teams, state="absent", **allowed)
+    assert changed(done) == 1, done.stdout
+    assert "Namespace blue stays, since others have ConfigMap notes in it" in done.stdout
+    assert not lab.get("appwrappers,pvc,localqueues,rolebindings", "-n", "blue")["items"]
+    assert not lab.get("clusterqueues")["items"]
+    assert changed(play(teams=teams, state="absent", **allowed)) == 0
+    lab.kubectl("-n", "blue", "delete", "configmap", "notes")
+    assert changed(play(teams=teams, state="absent")) == 1
+    assert everything(lab, f"{KINDS},{KUEUE_KINDS}").keys() == clean.keys()
+
+
+def test_an_adopted_namespace_stays_with_its_owner(lab, clean, play):
+    lab.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": "blue", "labels": {"theirs": "yes"}},
+        }
+    )
+    before = lab.get("namespace", "blue")["metadata"]["labels"]
+    teams = [team("blue", users=["alice"], adopt=True)]
+    assert changed(play(teams=teams)) == 1
+    assert lab.get("namespace", "blue")["metadata"]["labels"]["mlbatch-team-namespace"] == "true"
+    assert changed(play(teams=teams)) == 0
+    done = play(teams=teams, state="absent")
+    assert changed(done) == 2 and "Namespace blue stays, since it was not made by" in done.stdout
+    assert lab.get("namespace", "blue")["metadata"]["labels"] == before
+    assert changed(play(teams=teams, state="absent")) == 0
+    lab.kubectl("delete", "namespace", "blue")
+
+
+def test_a_removal_that_hangs_names_the_object_and_goes_on_later(lab, clean, play):
+    teams = [team("blue", users=["alice"])]
+    assert changed(play(teams=teams)) == 1
+    held = json.dumps({"metadata": {"finalizers": ["kueue.x-k8s.io/resource-in-use"]}})
+    lab.kubectl("patch", "clusterqueue", "blue-cluster-queue", "--type=merge", "--patch", held)
+    done = play(teams=teams, state="absent", teams_timeout=2)
+    told = " ".join(done.stdout.split())
+    assert done.returncode == 2 and "cluster queues are not gone" in told, told
+    assert "finalizers of ClusterQueue blue-cluster-queue" in told, told
+    assert lab.get("namespace", "blue")
+    free = json.dumps({"metadata": {"finalizers": None}})
+    lab.kubectl("patch", "clusterqueue", "blue-cluster-queue", "--type=merge", "--patch", free)
+    assert changed(play(teams=teams, state="absent")) == 1
+    assert everything(lab, f"{KINDS},{KUEUE_KINDS}").keys() == clean.keys()
