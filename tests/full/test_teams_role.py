@@ -9,13 +9,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
-import signal
-import subprocess
 
 import pytest
 from agent_role import changed, everything
-from lab import LabError, wait_until
+from lab import wait_until
 
 from teams_world import KINDS, KUEUE_KINDS, WORKLOADS, Reviewer, kueue, team, teams_playbook
 
@@ -62,6 +59,21 @@ def test_without_kueue_a_plan_is_shown_and_nothing_is_made(lab, play):
         assert done.returncode == 2 and "Nothing was changed: kueue.x-k8s.io:" in told, told
         assert "install Kueue (playbook autopilot.gpu.queue)" in told, told
         assert everything(lab, KINDS) == before
+
+
+def test_a_server_with_the_older_api_gets_the_older_fields(lab, play):
+    with kueue(lab, "v0.10.2"), cleaned(lab, f"{KINDS},{KUEUE_KINDS}") as before:
+        teams = [team("blue", users=["alice"])]
+        assert changed(play(teams=teams)) == 1
+        queue = lab.get("clusterqueue", "blue-cluster-queue")
+        assert queue["apiVersion"] == "kueue.x-k8s.io/v1beta1"
+        assert queue["spec"]["cohort"] == "default-cohort" and "cohortName" not in queue["spec"]
+        rules = lab.get("clusterrole", "mlbatch-edit")["rules"]
+        groups = {group for rule in rules for group in rule["apiGroups"]}
+        assert not groups & {"trainer.kubeflow.org", "route.openshift.io"}
+        assert changed(play(teams=teams)) == 0
+        assert changed(play(teams=teams, state="absent")) == 1
+        assert everything(lab, f"{KINDS},{KUEUE_KINDS}").keys() == before.keys()
 
 
 def test_teams_come_change_and_go(lab, clean, play):
@@ -390,4 +402,132 @@ def test_a_removal_that_hangs_names_the_object_and_goes_on_later(lab, clean, pla
     free = json.dumps({"metadata": {"finalizers": None}})
     lab.kubectl("patch", "clusterqueue", "blue-cluster-queue", "--type=merge", "--patch", free)
     assert changed(play(teams=teams, state="absent")) == 1
+    assert everything(lab, f"{KINDS},{KUEUE_KINDS}").keys() == clean.keys()
+
+
+def test_a_run_that_fails_half_way_says_so_and_is_repeated(lab, clean, play):
+    """An admission policy that spares dry runs refuses one object after others were written."""
+    teams = [team("blue", users=["alice"]), team("red", groups=["red-team"])]
+    with refusing_rolebindings_in(lab, "blue"):
+        done = play(teams=teams)
+        told = " ".join(done.stdout.split())
+        assert done.returncode == 2 and "not now" in told, told
+        assert lab.get("clusterqueue", "blue-cluster-queue")
+        assert lab.kubectl("get", "clusterqueue", "red-cluster-queue", check=False).returncode
+    assert changed(play(teams=teams)) == 1
+    assert lab.get("rolebinding", "mlbatch-edit", "-n", "blue")
+    assert changed(play(teams=teams)) == 0
+    assert changed(play(teams=teams, state="absent")) == 1
+    assert everything(lab, f"{KINDS},{KUEUE_KINDS}").keys() == clean.keys()
+
+
+@contextlib.contextmanager
+def refusing_rolebindings_in(lab, namespace):
+    of = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": "not-now"}}
+    rule = {
+        "apiGroups": ["rbac.authorization.k8s.io"],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["rolebindings"],
+    }
+    spared = f"request.dryRun || request.namespace != '{namespace}'"
+    lab.apply(
+        {
+            **of,
+            "kind": "ValidatingAdmissionPolicy",
+            "spec": {
+                "matchConstraints": {"resourceRules": [rule]},
+                "validations": [{"expression": spared, "message": "not now"}],
+            },
+        },
+        {
+            **of,
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "spec": {"policyName": "not-now", "validationActions": ["Deny"]},
+        },
+    )
+    try:
+        yield
+    finally:
+        lab.kubectl(
+            *("delete", "validatingadmissionpolicybinding,validatingadmissionpolicy", "not-now")
+        )
+
+
+# ---- the queue name ----
+
+
+def test_a_queue_name_is_demanded_where_teams_work(lab, clean, play):
+    teams = [team("blue", users=["alice"])]
+    assert changed(play(teams=teams)) == 1
+    old = wrapper("from-before")
+    assert create(lab, old).returncode == 0
+    assert changed(play(teams=teams, teams_require_queue_name=True)) == 1
+    assert changed(play(teams=teams, teams_require_queue_name=True)) == 0
+    wait_until(
+        lambda: create(lab, wrapper("probe"), "--dry-run=server").returncode,
+        "the policy is in force",
+    )
+    for api, kind in (
+        ("workload.codeflare.dev/v1beta2", "AppWrapper"),
+        ("kubeflow.org/v1", "PyTorchJob"),
+        ("trainer.kubeflow.org/v1alpha1", "TrainJob"),
+        ("ray.io/v1", "RayJob"),
+        ("ray.io/v1", "RayCluster"),
+    ):
+        made = {"apiVersion": api, "kind": kind}
+        for labels in ({}, {"labels": None}, {"labels": {QUEUE_NAME: ""}}):
+            refused = create(lab, {**wrapper(**labels), **made})
+            words = (
+                f"{kind} blue/train has no label {QUEUE_NAME}, expected the name of a LocalQueue"
+            )
+            assert refused.returncode and words in refused.stderr, refused
+        assert create(lab, {**wrapper(kind.lower(), labels=NAMED), **made}).returncode == 0
+        elsewhere = {"metadata": {"name": "train", "namespace": "default"}}
+        assert create(lab, {**made, **elsewhere}, "--dry-run=server").returncode == 0
+    owner = {
+        "apiVersion": "workload.codeflare.dev/v1beta2",
+        "kind": "AppWrapper",
+        "name": "appwrapper",
+        "uid": lab.get("appwrapper", "appwrapper", "-n", "blue")["metadata"]["uid"],
+        "controller": True,
+    }
+    component = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob"}
+    assert create(lab, {**wrapper(ownerReferences=[owner]), **component}).returncode == 0
+    annotate = ("-n", "blue", "annotate", "appwrapper", "from-before", "note=yes")
+    assert lab.kubectl(*annotate).returncode == 0
+    unnamed = ("-n", "blue", "label", "appwrapper", "appwrapper", f"{QUEUE_NAME}-")
+    refused = lab.kubectl(*unnamed, check=False)
+    assert refused.returncode and "AppWrapper blue/appwrapper has no label" in refused.stderr
+    done = play(
+        teams=teams, state="absent", teams_require_queue_name=True, teams_remove_workloads=True
+    )
+    assert changed(done) == 1, done.stdout
+    assert everything(lab, f"{KINDS},{KUEUE_KINDS}").keys() == clean.keys()
+
+
+QUEUE_NAME = "kueue.x-k8s.io/queue-name"
+NAMED = {QUEUE_NAME: "default-queue"}
+
+
+# ---- many ----
+
+
+def test_fifty_teams_change_nothing_the_second_time(lab, clean, play):
+    quotas = {"cpu": 3, "memory": "20G", "nvidia.com/gpu": 0, "pods": 5}
+    teams = [
+        {
+            "name": f"team{number:02}",
+            "users": [f"user{number}"],
+            "quotas": {"default-flavor": quotas},
+        }
+        for number in range(50)
+    ]
+    # A ClusterRole and four objects of each team, in batches of 100.
+    assert changed(play(teams=teams)) == 1
+    made = everything(lab, f"{KINDS},{KUEUE_KINDS}")
+    again = play(teams=teams)
+    assert changed(again) == 0 and everything(lab, f"{KINDS},{KUEUE_KINDS}") == made
+    assert len(lab.get("clusterqueues", "-l", OURS)["items"]) == 50
+    assert changed(play(teams=teams, state="absent", teams_timeout=240)) == 1
     assert everything(lab, f"{KINDS},{KUEUE_KINDS}").keys() == clean.keys()

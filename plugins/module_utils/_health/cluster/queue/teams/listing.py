@@ -22,6 +22,8 @@ _RESOURCE = re.compile(
 #: Namespaces of Kubernetes and OpenShift themselves.
 _RESERVED = re.compile(r"default|(kube|openshift)(-.*)?")
 _LIMITS = ("nominal", "borrowing_limit", "lending_limit")
+#: Added to the name of a team: its ClusterQueue.
+_QUEUE = "-cluster-queue"
 #: Kueue's CustomResourceDefinition allows so many resource groups.
 _MOST_GROUPS = 16
 
@@ -89,26 +91,32 @@ def resource_groups(team: Team) -> List[Tuple[List[str], List[str]]]:
 def _parse_team(given: Mapping[str, Any], state: str) -> Tuple[Team, List[str]]:
     name = str(given.get("name") or "")
     errors: List[str] = []
-    quotas = _parse_quotas(f"teams.{name}.quotas", given.get("quotas") or {}, errors)
+    present = state == "present" and (given.get("state") or "present") == "present"
+    where = f"teams.{name}.quotas"
+    quotas = _parse_quotas(where, given.get("quotas") or {}, errors)
+    if present and not given.get("quotas"):
+        errors.append(f"{where}: missing; expected quotas, such as default-flavor: {{cpu: 8}}")
     weight = given.get("weight")
     team = Team(
         name=name,
         namespace=str(given.get("namespace") or name),
-        cluster_queue=str(given.get("cluster_queue") or f"{name}-cluster-queue"),
+        cluster_queue=str(given.get("cluster_queue") or f"{name}{_QUEUE}"),
         users=[str(user) for user in given.get("users") or []],
         groups=[str(group) for group in given.get("groups") or []],
         quotas=quotas,
         weight="1" if weight is None else str(weight).strip(),
         adopt=given.get("adopt") is True,
-        present=state == "present" and (given.get("state") or "present") == "present",
+        present=present,
     )
     return team, [*_errors_of_names(team), *errors, *_errors_of_team(team)]
 
 
 def _errors_of_names(team: Team) -> Iterator[str]:
     where = f"teams.{team.name}"
-    for option, value in (("name", team.name), ("namespace", team.namespace)):
-        if not _LABEL.fullmatch(value):
+    # The defaults of the other names follow from the team's.
+    given = {"name": team.name, "namespace": team.namespace}
+    for option, value in given.items():
+        if not _LABEL.fullmatch(value) and (option == "name" or value != team.name):
             yield (
                 f"{where}.{option}: {value!r} is invalid; expected a DNS label: at most 63 lower "
                 "case letters, digits and hyphens, such as blue-team"
@@ -118,7 +126,8 @@ def _errors_of_names(team: Team) -> Iterator[str]:
             f"{where}.namespace: {team.namespace!r} is reserved for Kubernetes; expected a namespace "
             "of the team's own"
         )
-    if len(team.cluster_queue) > 253 or not _NAME.fullmatch(team.cluster_queue):
+    is_name = len(team.cluster_queue) <= 253 and _NAME.fullmatch(team.cluster_queue)
+    if not is_name and team.cluster_queue != f"{team.name}{_QUEUE}":
         yield (
             f"{where}.cluster_queue: {team.cluster_queue!r} is invalid; expected a DNS name of lower "
             "case letters, digits, hyphens and dots"
@@ -143,11 +152,8 @@ def _errors_of_team(team: Team) -> Iterator[str]:
             f"{where}.weight: {team.weight!r} is invalid; expected 0 or a number above 1e-9, such "
             "as 2 or 0.5"
         )
-    if not team.present:
-        return
-    if not team.quotas:
-        yield f"{where}.quotas: missing; expected quotas by flavor, such as default-flavor: {{cpu: 8}}"
-    yield from _errors_of_groups(team)
+    if team.present:
+        yield from _errors_of_groups(team)
 
 
 def _errors_of_groups(team: Team) -> Iterator[str]:
