@@ -190,26 +190,11 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import (
-    ApiError,
-    refused_at_once,
-)
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queue.teams.listing import (
-    Listed,
-    parse_teams,
-)
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queue.teams.plan import (
-    Options,
-    Plan,
-    differences,
-    plan_for,
-)
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queue.teams.survey import (
-    ClusterState,
-    survey,
-)
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queue.teams.trial import (
-    errors_of_server,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import ApiError
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queue.teams import (
+    listing,
+    plan,
+    trial,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._kube import (
     CONNECTION_OPTIONS,
@@ -244,54 +229,38 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    listed = parse_teams(module.params["teams"], module.params["state"])
+    listed = listing.parse_teams(module.params["teams"], module.params["state"])
     if listed.errors:
         refuse(module, listed.errors)
-    options = Options(
+    options = plan.PlanOptions(
         absent=module.params["state"] == "absent",
         require_queue_name=module.params["require_queue_name"],
         remove_workloads=module.params["remove_workloads"],
         remove_claims=module.params["remove_claims"],
     )
-    state, plan = planned(module, listed, options)
-    for warning in plan.warnings:
+    try:
+        made, state = connected(module).run(
+            trial.checked_plan(listed.teams, options, not module.check_mode), _DEADLINE
+        )
+    except ApiError as error:
+        module.fail_json(msg=f"Nothing was changed, since the cluster could not be read: {error}")
+    if made.refusals:
+        refuse(module, made.refusals)
+    for warning in made.warnings:
         module.warn(warning)
     result: dict[str, t.Any] = {
-        "changed": module.check_mode and bool(plan.apply or plan.remove or plan.release),
-        "apply": plan.apply,
-        "remove": [stage._asdict() for stage in plan.remove],
-        "release": plan.release,
-        "kept": plan.kept,
-        "advice": plan.warnings,
+        "changed": module.check_mode and bool(made.apply or made.remove or made.release),
+        "apply": made.apply,
+        "remove": [stage._asdict() for stage in made.remove],
+        "release": made.release,
+        "kept": made.kept,
+        "advice": made.warnings,
         "kueue": "" if state.kueue_missing else state.api.api_version,
     }
     if result["changed"] and module._diff:
-        before, after = differences(plan, state)
+        before, after = plan.differences(made, state)
         result["diff"] = {"before": before, "after": after}
     module.exit_json(**result)
-
-
-def planned(module: AnsibleModule, listed: Listed, options: Options) -> tuple[ClusterState, Plan]:
-    """The state of the cluster and a plan that the API server would take; fails the module without
-    one.
-    """
-    cluster = connected(module)
-    try:
-        state = cluster.run(refused_at_once(survey(listed.teams)), _DEADLINE)
-        plan = plan_for(listed.teams, state, options)
-        if plan.refusals:
-            refuse(module, plan.refusals)
-        if state.kueue_missing and any(team.present for team in listed.teams):
-            missing = f"{state.kueue_missing} (playbook autopilot.gpu.queue)"
-            if not module.check_mode:
-                refuse(module, [missing])
-            module.warn(f"{missing}; flavors, capacity and queues were not checked")
-        errors = cluster.run(errors_of_server(plan, state), _DEADLINE)
-    except ApiError as error:
-        module.fail_json(msg=f"Nothing was changed, since the cluster could not be read: {error}")
-    if errors:
-        refuse(module, errors)
-    return state, plan
 
 
 def refuse(module: AnsibleModule, errors: list[str]) -> t.NoReturn:

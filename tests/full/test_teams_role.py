@@ -14,20 +14,22 @@ import pytest
 from agent_role import changed, everything
 from lab import wait_until
 
-from teams_world import KINDS, KUEUE_KINDS, WORKLOADS, Reviewer, kueue, team, teams_playbook
+from teams_world import KINDS, KUEUE_KINDS, WORKLOADS, Reviewer, kueue_lab, team, teams_playbook
 
 OURS = "app.kubernetes.io/managed-by=autopilot.gpu"
 
 
-@pytest.fixture
-def play(lab, tmp_path):
-    return teams_playbook(lab, tmp_path)
-
-
 @pytest.fixture(scope="module")
-def current(lab):
-    with kueue(lab, "v0.19.2", *WORKLOADS):
-        yield
+def current():
+    """A Kubernetes with the API of the current Kueue."""
+    with kueue_lab("v0.19.2", *WORKLOADS) as made:
+        yield made
+
+
+@pytest.fixture
+def play(current, tmp_path):
+    """``play(*arguments, **variables)``: the playbook against `current`; the finished process."""
+    return teams_playbook(current, tmp_path)
 
 
 @contextlib.contextmanager
@@ -44,12 +46,13 @@ def cleaned(lab, kinds):
 
 
 @pytest.fixture
-def clean(lab, current):
-    with cleaned(lab, f"{KINDS},{KUEUE_KINDS}") as before:
+def clean(current):
+    with cleaned(current, f"{KINDS},{KUEUE_KINDS}") as before:
         yield before
 
 
-def test_without_kueue_a_plan_is_shown_and_nothing_is_made(lab, play):
+def test_without_kueue_a_plan_is_shown_and_nothing_is_made(lab, tmp_path):
+    play = teams_playbook(lab, tmp_path)
     with cleaned(lab, KINDS) as before:
         dry = play("--check", "--diff", teams=[team("blue", users=["alice"])])
         assert changed(dry) == 1 and "the API server serves no version" in dry.stdout, dry.stdout
@@ -61,8 +64,10 @@ def test_without_kueue_a_plan_is_shown_and_nothing_is_made(lab, play):
         assert everything(lab, KINDS) == before
 
 
-def test_a_server_with_the_older_api_gets_the_older_fields(lab, play):
-    with kueue(lab, "v0.10.2"), cleaned(lab, f"{KINDS},{KUEUE_KINDS}") as before:
+def test_a_server_with_the_older_api_gets_the_older_fields(tmp_path):
+    with kueue_lab("v0.10.2") as lab:
+        play = teams_playbook(lab, tmp_path)
+        before = everything(lab, f"{KINDS},{KUEUE_KINDS}")
         teams = [team("blue", users=["alice"])]
         assert changed(play(teams=teams)) == 1
         queue = lab.get("clusterqueue", "blue-cluster-queue")
@@ -76,34 +81,34 @@ def test_a_server_with_the_older_api_gets_the_older_fields(lab, play):
         assert everything(lab, f"{KINDS},{KUEUE_KINDS}").keys() == before.keys()
 
 
-def test_teams_come_change_and_go(lab, clean, play):
+def test_teams_come_change_and_go(clean, play, current):
     kinds = f"{KINDS},{KUEUE_KINDS}"
     blue = team("blue", users=["alice"], weight="2")
     red = team("red", groups=["red-team"], namespace="red-space")
     assert changed(play("--check", teams=[blue, red])) == 1
-    assert everything(lab, kinds) == clean
+    assert everything(current, kinds) == clean
     assert changed(play(teams=[blue, red])) == 1
-    check_objects(lab)
-    made = everything(lab, kinds)
+    check_objects(current)
+    made = everything(current, kinds)
     assert changed(play(teams=[blue, red])) == 0
-    assert everything(lab, kinds) == made
+    assert everything(current, kinds) == made
     blue["quotas"]["default-flavor"]["nvidia.com/gpu"] = {"nominal": 8, "lending_limit": 4}
     dry = play("--check", "--diff", teams=[blue, red])
     assert changed(dry) == 1 and '"lendingLimit": "4"' in dry.stdout, dry.stdout
     assert changed(play(teams=[blue, red])) == 1
-    assert limits(lab, "blue-cluster-queue") == {"nominalQuota": "8", "lendingLimit": "4"}
+    assert limits(current, "blue-cluster-queue") == {"nominalQuota": "8", "lendingLimit": "4"}
     blue["quotas"]["default-flavor"]["nvidia.com/gpu"] = 8
     assert changed(play(teams=[blue, red])) == 1
-    assert limits(lab, "blue-cluster-queue") == {"nominalQuota": "8"}
+    assert limits(current, "blue-cluster-queue") == {"nominalQuota": "8"}
     red["state"] = "absent"
     gone = play(teams=[blue, red])
     assert changed(gone) == 1, gone.stdout
-    assert not lab.get("clusterqueues", "-l", "autopilot.gpu/team=red")["items"]
-    assert lab.kubectl("get", "namespace", "red-space", check=False).returncode
-    assert lab.get("clusterrole", "mlbatch-edit") and lab.get("namespace", "blue")
+    assert not current.get("clusterqueues", "-l", "autopilot.gpu/team=red")["items"]
+    assert current.kubectl("get", "namespace", "red-space", check=False).returncode
+    assert current.get("clusterrole", "mlbatch-edit") and current.get("namespace", "blue")
     assert changed(play(teams=[blue, red])) == 0
     assert changed(play(teams=[blue, red], state="absent")) == 1
-    assert everything(lab, kinds).keys() == clean.keys()
+    assert everything(current, kinds).keys() == clean.keys()
     assert changed(play(teams=[blue, red], state="absent")) == 0
 
 
@@ -194,11 +199,11 @@ IDENTITIES = {
 }
 
 
-def test_access_of_members_and_others(lab, clean, play):
+def test_access_of_members_and_others(clean, play, current):
     """Every identity, verb, resource and namespace, by the API server's own authorizer."""
     teams = [team("blue", users=["alice"]), team("red", users=["bob"], groups=["red-team"])]
     assert changed(play(teams=teams)) == 1
-    reviewer = Reviewer(lab)
+    reviewer = Reviewer(current)
     wrong, asked = [], 0
     try:
         for identity, namespace in itertools.product(IDENTITIES, ("blue", "red", "default", "")):
@@ -211,7 +216,7 @@ def test_access_of_members_and_others(lab, clean, play):
     finally:
         reviewer.close()
     assert not wrong and asked == 4 * 4 * len(MEMBER) * len(VERBS)
-    check_requests(lab)
+    check_requests(current)
     assert changed(play(teams=teams, state="absent")) == 1
 
 
@@ -263,13 +268,13 @@ def check_requests(lab):
 # ---- refusals ----
 
 
-def test_every_obstacle_is_named_at_once_and_nothing_is_made(lab, clean, play):
+def test_every_obstacle_is_named_at_once_and_nothing_is_made(clean, play, current):
     blue = team("blue", gpus=30, users=["alice"])
     blue["quotas"]["fast"] = dict(blue["quotas"]["default-flavor"])
     own = {"apiVersion": "kueue.x-k8s.io/v1beta2"}
     meta = {"namespace": "green"}
-    lab.make_namespace("green")
-    lab.apply(
+    current.make_namespace("green")
+    current.apply(
         {**own, "kind": "ClusterQueue", "metadata": {"name": "red-cluster-queue"}, "spec": {}},
         {
             **own,
@@ -285,10 +290,10 @@ def test_every_obstacle_is_named_at_once_and_nothing_is_made(lab, clean, play):
         },
     )
     gdr = json.dumps({"status": {"capacity": {"nvidia.com/roce_gdr": "2"}}})
-    lab.kubectl(
+    current.kubectl(
         *("patch", "node", "teams-a", "--subresource=status", "--type=merge", "--patch", gdr)
     )
-    before = everything(lab, f"{KINDS},{KUEUE_KINDS}")
+    before = everything(current, f"{KINDS},{KUEUE_KINDS}")
     done = play(teams=[blue, team("red", users=["bob"]), team("green", users=["eve"])])
     told = " ".join(done.stdout.split())
     assert done.returncode == 2, told
@@ -302,34 +307,35 @@ def test_every_obstacle_is_named_at_once_and_nothing_is_made(lab, clean, play):
         "nvidia.com/roce_gdr: no ClusterQueue covers this resource of 1 nodes (teams-a)",
     ):
         assert words in told, (words, told)
-    assert everything(lab, f"{KINDS},{KUEUE_KINDS}") == before
-    lab.kubectl(
+    assert everything(current, f"{KINDS},{KUEUE_KINDS}") == before
+    current.kubectl(
         *("patch", "node", "teams-a", "--subresource=status", "--type=json", "--patch"),
         '[{"op": "remove", "path": "/status/capacity/nvidia.com~1roce_gdr"}]',
     )
-    lab.kubectl("-n", "green", "delete", "localqueue/more", "resourcequota/limits")
-    lab.kubectl("delete", "clusterqueue", "red-cluster-queue")
+    current.kubectl("-n", "green", "delete", "localqueue/more", "resourcequota/limits")
+    current.kubectl("delete", "clusterqueue", "red-cluster-queue")
 
 
-def test_an_account_without_rights_is_told_which(lab, clean, play):
+def test_an_account_without_rights_is_told_which(clean, play, current):
     rules = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list"]}]
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "viewer"}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "views-teams"}
     of = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "views-teams"}}
-    lab.apply({**of, "kind": "ClusterRole", "rules": rules})
-    lab.apply({**of, "kind": "ClusterRoleBinding", "roleRef": role, "subjects": [subject]})
-    before = everything(lab, f"{KINDS},{KUEUE_KINDS}")
+    current.apply({**of, "kind": "ClusterRole", "rules": rules})
+    current.apply({**of, "kind": "ClusterRoleBinding", "roleRef": role, "subjects": [subject]})
+    before = everything(current, f"{KINDS},{KUEUE_KINDS}")
     done = play(
-        teams=[team("blue", users=["alice"])], teams_kubeconfig=str(lab.kubeconfig_for("viewer"))
+        teams=[team("blue", users=["alice"])],
+        teams_kubeconfig=str(current.kubeconfig_for("viewer")),
     )
-    lab.kubectl("delete", "clusterrolebinding", "views-teams")
+    current.kubectl("delete", "clusterrolebinding", "views-teams")
     told = " ".join(done.stdout.split())
     assert "your account lacks these rights: create clusterroles.rbac" in told, told
     assert "patch clusterqueues.kueue.x-k8s.io in the cluster" in told, told
-    assert everything(lab, f"{KINDS},{KUEUE_KINDS}") == before
+    assert everything(current, f"{KINDS},{KUEUE_KINDS}") == before
 
 
-def test_a_server_that_refuses_an_object_is_asked_before_the_first_is_written(lab, clean, play):
+def test_a_server_that_refuses_an_object_is_asked_before_the_first_is_written(clean, play, current):
     """The API server's own validation, here of Kueue's definition: at most 64 resources."""
     blue = team("blue", users=["alice"])
     many = {f"example.org/device-{number}": 0 for number in range(65)}
@@ -340,85 +346,87 @@ def test_a_server_that_refuses_an_object_is_asked_before_the_first_is_written(la
         done.returncode == 2
         and "Nothing was changed: ClusterQueue blue-cluster-queue: PATCH" in (told)
     ), told
-    assert everything(lab, f"{KINDS},{KUEUE_KINDS}") == clean
+    assert everything(current, f"{KINDS},{KUEUE_KINDS}") == clean
 
 
 # ---- removal ----
 
 
-def test_a_team_with_workloads_and_data_goes_on_request_only(lab, clean, play):
+def test_a_team_with_workloads_and_data_goes_on_request_only(clean, play, current):
     teams = [team("blue", users=["alice"])]
     assert changed(play(teams=teams)) == 1
-    assert create(lab, wrapper()).returncode == 0 and create(lab, claim()).returncode == 0
-    lab.kubectl("-n", "blue", "create", "configmap", "notes")
-    made = everything(lab, f"{KINDS},{KUEUE_KINDS}")
+    assert create(current, wrapper()).returncode == 0 and create(current, claim()).returncode == 0
+    current.kubectl("-n", "blue", "create", "configmap", "notes")
+    made = everything(current, f"{KINDS},{KUEUE_KINDS}")
     done = play(teams=teams, state="absent")
     told = " ".join(done.stdout.split())
     assert done.returncode == 2 and "namespace blue still has AppWrapper train;" in told, told
     assert "still has PersistentVolumeClaim data; delete that, or set remove_claims" in told, told
-    assert everything(lab, f"{KINDS},{KUEUE_KINDS}") == made
+    assert everything(current, f"{KINDS},{KUEUE_KINDS}") == made
     allowed = {"teams_remove_workloads": True, "teams_remove_claims": True}
     done = play(teams=teams, state="absent", **allowed)
     assert changed(done) == 1, done.stdout
     assert "Namespace blue stays, since others have ConfigMap notes in it" in done.stdout
-    assert not lab.get("appwrappers,pvc,localqueues,rolebindings", "-n", "blue")["items"]
-    assert not lab.get("clusterqueues")["items"]
+    assert not current.get("appwrappers,pvc,localqueues,rolebindings", "-n", "blue")["items"]
+    assert not current.get("clusterqueues")["items"]
     assert changed(play(teams=teams, state="absent", **allowed)) == 0
-    lab.kubectl("-n", "blue", "delete", "configmap", "notes")
+    current.kubectl("-n", "blue", "delete", "configmap", "notes")
     assert changed(play(teams=teams, state="absent")) == 1
-    assert everything(lab, f"{KINDS},{KUEUE_KINDS}").keys() == clean.keys()
+    assert everything(current, f"{KINDS},{KUEUE_KINDS}").keys() == clean.keys()
 
 
-def test_an_adopted_namespace_stays_with_its_owner(lab, clean, play):
-    lab.create(
+def test_an_adopted_namespace_stays_with_its_owner(clean, play, current):
+    current.create(
         {
             "apiVersion": "v1",
             "kind": "Namespace",
             "metadata": {"name": "blue", "labels": {"theirs": "yes"}},
         }
     )
-    before = lab.get("namespace", "blue")["metadata"]["labels"]
+    before = current.get("namespace", "blue")["metadata"]["labels"]
     teams = [team("blue", users=["alice"], adopt=True)]
     assert changed(play(teams=teams)) == 1
-    assert lab.get("namespace", "blue")["metadata"]["labels"]["mlbatch-team-namespace"] == "true"
+    assert (
+        current.get("namespace", "blue")["metadata"]["labels"]["mlbatch-team-namespace"] == "true"
+    )
     assert changed(play(teams=teams)) == 0
     done = play(teams=teams, state="absent")
     assert changed(done) == 2 and "Namespace blue stays, since it was not made by" in done.stdout
-    assert lab.get("namespace", "blue")["metadata"]["labels"] == before
+    assert current.get("namespace", "blue")["metadata"]["labels"] == before
     assert changed(play(teams=teams, state="absent")) == 0
-    lab.kubectl("delete", "namespace", "blue")
+    current.kubectl("delete", "namespace", "blue")
 
 
-def test_a_removal_that_hangs_names_the_object_and_goes_on_later(lab, clean, play):
+def test_a_removal_that_hangs_names_the_object_and_goes_on_later(clean, play, current):
     teams = [team("blue", users=["alice"])]
     assert changed(play(teams=teams)) == 1
     held = json.dumps({"metadata": {"finalizers": ["kueue.x-k8s.io/resource-in-use"]}})
-    lab.kubectl("patch", "clusterqueue", "blue-cluster-queue", "--type=merge", "--patch", held)
+    current.kubectl("patch", "clusterqueue", "blue-cluster-queue", "--type=merge", "--patch", held)
     done = play(teams=teams, state="absent", teams_timeout=2)
     told = " ".join(done.stdout.split())
     assert done.returncode == 2 and "cluster queues are not gone" in told, told
     assert "finalizers of ClusterQueue blue-cluster-queue" in told, told
-    assert lab.get("namespace", "blue")
+    assert current.get("namespace", "blue")
     free = json.dumps({"metadata": {"finalizers": None}})
-    lab.kubectl("patch", "clusterqueue", "blue-cluster-queue", "--type=merge", "--patch", free)
+    current.kubectl("patch", "clusterqueue", "blue-cluster-queue", "--type=merge", "--patch", free)
     assert changed(play(teams=teams, state="absent")) == 1
-    assert everything(lab, f"{KINDS},{KUEUE_KINDS}").keys() == clean.keys()
+    assert everything(current, f"{KINDS},{KUEUE_KINDS}").keys() == clean.keys()
 
 
-def test_a_run_that_fails_half_way_says_so_and_is_repeated(lab, clean, play):
+def test_a_run_that_fails_half_way_says_so_and_is_repeated(clean, play, current):
     """An admission policy that spares dry runs refuses one object after others were written."""
     teams = [team("blue", users=["alice"]), team("red", groups=["red-team"])]
-    with refusing_rolebindings_in(lab, "blue"):
+    with refusing_rolebindings_in(current, "blue"):
         done = play(teams=teams)
         told = " ".join(done.stdout.split())
         assert done.returncode == 2 and "not now" in told, told
-        assert lab.get("clusterqueue", "blue-cluster-queue")
-        assert lab.kubectl("get", "clusterqueue", "red-cluster-queue", check=False).returncode
+        assert current.get("clusterqueue", "blue-cluster-queue")
+        assert current.kubectl("get", "clusterqueue", "red-cluster-queue", check=False).returncode
     assert changed(play(teams=teams)) == 1
-    assert lab.get("rolebinding", "mlbatch-edit", "-n", "blue")
+    assert current.get("rolebinding", "mlbatch-edit", "-n", "blue")
     assert changed(play(teams=teams)) == 0
     assert changed(play(teams=teams, state="absent")) == 1
-    assert everything(lab, f"{KINDS},{KUEUE_KINDS}").keys() == clean.keys()
+    assert everything(current, f"{KINDS},{KUEUE_KINDS}").keys() == clean.keys()
 
 
 @contextlib.contextmanager
@@ -457,15 +465,15 @@ def refusing_rolebindings_in(lab, namespace):
 # ---- the queue name ----
 
 
-def test_a_queue_name_is_demanded_where_teams_work(lab, clean, play):
+def test_a_queue_name_is_demanded_where_teams_work(clean, play, current):
     teams = [team("blue", users=["alice"])]
     assert changed(play(teams=teams)) == 1
     old = wrapper("from-before")
-    assert create(lab, old).returncode == 0
+    assert create(current, old).returncode == 0
     assert changed(play(teams=teams, teams_require_queue_name=True)) == 1
     assert changed(play(teams=teams, teams_require_queue_name=True)) == 0
     wait_until(
-        lambda: create(lab, wrapper("probe"), "--dry-run=server").returncode,
+        lambda: create(current, wrapper("probe"), "--dry-run=server").returncode,
         "the policy is in force",
     )
     for api, kind in (
@@ -477,33 +485,33 @@ def test_a_queue_name_is_demanded_where_teams_work(lab, clean, play):
     ):
         made = {"apiVersion": api, "kind": kind}
         for labels in ({}, {"labels": None}, {"labels": {QUEUE_NAME: ""}}):
-            refused = create(lab, {**wrapper(**labels), **made})
+            refused = create(current, {**wrapper(**labels), **made})
             words = (
                 f"{kind} blue/train has no label {QUEUE_NAME}, expected the name of a LocalQueue"
             )
             assert refused.returncode and words in refused.stderr, refused
-        assert create(lab, {**wrapper(kind.lower(), labels=NAMED), **made}).returncode == 0
+        assert create(current, {**wrapper(kind.lower(), labels=NAMED), **made}).returncode == 0
         elsewhere = {"metadata": {"name": "train", "namespace": "default"}}
-        assert create(lab, {**made, **elsewhere}, "--dry-run=server").returncode == 0
+        assert create(current, {**made, **elsewhere}, "--dry-run=server").returncode == 0
     owner = {
         "apiVersion": "workload.codeflare.dev/v1beta2",
         "kind": "AppWrapper",
         "name": "appwrapper",
-        "uid": lab.get("appwrapper", "appwrapper", "-n", "blue")["metadata"]["uid"],
+        "uid": current.get("appwrapper", "appwrapper", "-n", "blue")["metadata"]["uid"],
         "controller": True,
     }
     component = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob"}
-    assert create(lab, {**wrapper(ownerReferences=[owner]), **component}).returncode == 0
+    assert create(current, {**wrapper(ownerReferences=[owner]), **component}).returncode == 0
     annotate = ("-n", "blue", "annotate", "appwrapper", "from-before", "note=yes")
-    assert lab.kubectl(*annotate).returncode == 0
+    assert current.kubectl(*annotate).returncode == 0
     unnamed = ("-n", "blue", "label", "appwrapper", "appwrapper", f"{QUEUE_NAME}-")
-    refused = lab.kubectl(*unnamed, check=False)
+    refused = current.kubectl(*unnamed, check=False)
     assert refused.returncode and "AppWrapper blue/appwrapper has no label" in refused.stderr
     done = play(
         teams=teams, state="absent", teams_require_queue_name=True, teams_remove_workloads=True
     )
     assert changed(done) == 1, done.stdout
-    assert everything(lab, f"{KINDS},{KUEUE_KINDS}").keys() == clean.keys()
+    assert everything(current, f"{KINDS},{KUEUE_KINDS}").keys() == clean.keys()
 
 
 QUEUE_NAME = "kueue.x-k8s.io/queue-name"
@@ -513,7 +521,7 @@ NAMED = {QUEUE_NAME: "default-queue"}
 # ---- many ----
 
 
-def test_fifty_teams_change_nothing_the_second_time(lab, clean, play):
+def test_fifty_teams_change_nothing_the_second_time(clean, play, current):
     quotas = {"cpu": 3, "memory": "20G", "nvidia.com/gpu": 0, "pods": 5}
     teams = [
         {
@@ -525,9 +533,9 @@ def test_fifty_teams_change_nothing_the_second_time(lab, clean, play):
     ]
     # A ClusterRole and four objects of each team, in batches of 100.
     assert changed(play(teams=teams)) == 1
-    made = everything(lab, f"{KINDS},{KUEUE_KINDS}")
+    made = everything(current, f"{KINDS},{KUEUE_KINDS}")
     again = play(teams=teams)
-    assert changed(again) == 0 and everything(lab, f"{KINDS},{KUEUE_KINDS}") == made
-    assert len(lab.get("clusterqueues", "-l", OURS)["items"]) == 50
+    assert changed(again) == 0 and everything(current, f"{KINDS},{KUEUE_KINDS}") == made
+    assert len(current.get("clusterqueues", "-l", OURS)["items"]) == 50
     assert changed(play(teams=teams, state="absent", teams_timeout=240)) == 1
-    assert everything(lab, f"{KINDS},{KUEUE_KINDS}").keys() == clean.keys()
+    assert everything(current, f"{KINDS},{KUEUE_KINDS}").keys() == clean.keys()

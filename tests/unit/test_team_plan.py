@@ -26,14 +26,14 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queu
     resource_groups,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queue.teams.plan import (
-    Options,
+    PlanOptions,
     differences,
     key_of,
     plan_for,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queue.teams.survey import (
     ClusterState,
-    Content,
+    NamespaceContent,
     NamespaceQuota,
 )
 
@@ -68,7 +68,7 @@ def cluster(*objects, version="v1beta2", missing="", **fields):
 def plan(teams, state, **options):
     listed = parse_teams(teams, "absent" if options.get("absent") else "present")
     assert not listed.errors
-    return plan_for(listed.teams, state, Options(**options))
+    return plan_for(listed.teams, state, PlanOptions(**options))
 
 
 def applied(teams, **settings):
@@ -326,7 +326,7 @@ def removed(state, **options):
 
 
 def contents(*named):
-    return {"blue": [Content("v1", kind, name, {}) for kind, name in named]}
+    return {"blue": [NamespaceContent("v1", kind, name, {}) for kind, name in named]}
 
 
 def test_a_team_goes_in_order_and_with_the_last_one_the_role():

@@ -15,11 +15,11 @@ import ssl
 import subprocess
 from pathlib import Path
 
+import lab
 import pytest
 import yaml
 from agent_role import crd
 from controller import cluster_playbook
-from lab import wait_until
 
 #: Kinds of workloads that members make, as far as the API server is concerned.
 WORKLOADS = (
@@ -57,65 +57,51 @@ def kueue_crds(version):
 
 
 @contextlib.contextmanager
-def kueue(lab, version, *more):
-    """Kueue's API, other APIs, a flavor and three nodes with 8 GPUs and 64 CPUs each."""
+def kueue_lab(version, *more):
+    """A Kubernetes of its own, whose API server takes seconds to start and minutes to forget a
+    definition, with Kueue's API, other APIs, a flavor and three nodes with 8 GPUs and 64 CPUs each.
+    """
+    reason = lab.obstacle()
+    if reason or lab.own.named():
+        pytest.skip(reason or "needs a Kubernetes of its own")
     crds = (*kueue_crds(version), *more)
-    names = ("teams-a", "teams-b", "teams-c")
-    with removed(lab, crds):
-        load(lab, crds)
+    with lab.Lab() as made:
+        load(made, crds)
         served = crds[0]["spec"]["versions"][-1]["name"]
-        lab.apply(
+        made.apply(
             {
                 "apiVersion": f"kueue.x-k8s.io/{served}",
                 "kind": "ResourceFlavor",
                 "metadata": {"name": "default-flavor"},
             }
         )
-        lab.make_nodes(names)
-        try:
-            yield
-        finally:
-            lab.kubectl("delete", "node", *names, "--ignore-not-found")
-            lab.kubectl("delete", KUEUE_KINDS, "--all", "-A")
+        made.make_nodes(("teams-a", "teams-b", "teams-c"))
+        yield made
 
 
-@contextlib.contextmanager
-def removed(lab, crds):
-    """Remove the APIs in the end; the API server takes seconds for each, so all at once."""
-    names = {one["metadata"]["name"] for one in crds}
-    try:
-        yield
-    finally:
-        lab.kubectl("delete", "crd", "--ignore-not-found", "--wait=false", *names)
-        wait_until(
-            lambda: not names & {one["metadata"]["name"] for one in lab.get("crds")["items"]},
-            "the definitions are gone",
-        )
-
-
-def load(lab, crds):
+def load(cluster, crds):
     """Kueue's definitions are too large for the annotation of kubectl apply."""
     made = json.dumps({"apiVersion": "v1", "kind": "List", "items": crds})
-    lab.kubectl("apply", "--server-side", "-f", "-", input=made)
+    cluster.kubectl("apply", "--server-side", "-f", "-", input=made)
     names = [f"crd/{one['metadata']['name']}" for one in crds]
-    lab.kubectl("wait", "--for=condition=established", *names)
+    cluster.kubectl("wait", "--for=condition=established", *names)
     groups = {(one["spec"]["group"], one["spec"]["names"]["plural"]) for one in crds}
-    wait_until(
+    lab.wait_until(
         lambda: (
             groups
             <= {
                 (name.partition(".")[2], name.partition(".")[0])
-                for name in lab.kubectl("api-resources", "-o", "name").stdout.split()
+                for name in cluster.kubectl("api-resources", "-o", "name").stdout.split()
             }
         ),
         "the API server serves the definitions",
     )
 
 
-def teams_playbook(lab, directory):
+def teams_playbook(cluster, directory):
     """``run(*arguments, **variables)``: run the playbook; the finished process."""
     return cluster_playbook(
-        "autopilot.gpu.teams", directory, teams_kubeconfig=str(lab.kubeconfig), teams_timeout=60
+        "autopilot.gpu.teams", directory, teams_kubeconfig=str(cluster.kubeconfig), teams_timeout=60
     )
 
 
@@ -128,11 +114,11 @@ def team(name, gpus=8, **settings):
 class Reviewer:
     """Asks the API server what an identity may do, by impersonation."""
 
-    def __init__(self, lab):
-        context = ssl.create_default_context(cafile=str(lab.ca))
-        keys = lab.control_plane.keys
+    def __init__(self, cluster):
+        context = ssl.create_default_context(cafile=str(cluster.ca))
+        keys = cluster.control_plane.keys
         context.load_cert_chain(keys / "admin.crt", keys / "admin.key")
-        address = lab.server.partition("//")[2]
+        address = cluster.server.partition("//")[2]
         self._connection = http.client.HTTPSConnection(address, timeout=30, context=context)
 
     def may(self, user, groups, verb, resource, namespace):

@@ -17,7 +17,7 @@ from ..objects import Resources, read_cluster_queue
 from ..quantity import format_quantity
 from .access import EDIT_ROLE, TEAM_LABEL
 from .listing import LOCAL_QUEUE, Team, amount
-from .survey import ClusterState, Key
+from .survey import ClusterState, ObjectKey
 
 #: Prefixes of resources in a ResourceQuota: ``requests.cpu`` covers ``cpu``.
 _PREFIXES = ("requests.", "limits.", "count/")
@@ -27,7 +27,7 @@ _SYSTEM = ("cpu", "memory")
 _MOST_NAMES = 8
 
 
-class Demand(NamedTuple):
+class QuotaDemand(NamedTuple):
     """Nominal quota of one resource of one flavor, by ClusterQueue."""
 
     flavor: str
@@ -46,7 +46,9 @@ def labels_in(one: Optional[ApiObject]) -> Dict[str, str]:
 def refusals(teams: Sequence[Team], state: ClusterState) -> Iterator[str]:
     """Why the list cannot be applied."""
     present = [team for team in teams if team.present]
-    removed = {Key("LocalQueue", team.namespace, LOCAL_QUEUE) for team in teams if not team.present}
+    removed = {
+        ObjectKey("LocalQueue", team.namespace, LOCAL_QUEUE) for team in teams if not team.present
+    }
     for team in present:
         yield from _errors_of_ownership(team, state)
         yield from _errors_of_local_queues(team, state, removed)
@@ -94,13 +96,13 @@ def _errors_of_ownership(team: Team, state: ClusterState) -> Iterator[str]:
             )
 
 
-def keys_of(team: Team) -> List[Key]:
+def keys_of(team: Team) -> List[ObjectKey]:
     """The objects of a team, in the order of their creation."""
     return [
-        Key("Namespace", "", team.namespace),
-        Key("ClusterQueue", "", team.cluster_queue),
-        Key("LocalQueue", team.namespace, LOCAL_QUEUE),
-        Key("RoleBinding", team.namespace, EDIT_ROLE),
+        ObjectKey("Namespace", "", team.namespace),
+        ObjectKey("ClusterQueue", "", team.cluster_queue),
+        ObjectKey("LocalQueue", team.namespace, LOCAL_QUEUE),
+        ObjectKey("RoleBinding", team.namespace, EDIT_ROLE),
     ]
 
 
@@ -109,9 +111,11 @@ def queue_of(local_queue: ApiObject) -> str:
     return text(mapping(local_queue.get("spec")).get("clusterQueue"))
 
 
-def _errors_of_local_queues(team: Team, state: ClusterState, removed: Set[Key]) -> Iterator[str]:
+def _errors_of_local_queues(
+    team: Team, state: ClusterState, removed: Set[ObjectKey]
+) -> Iterator[str]:
     """One namespace has one LocalQueue, which has a ClusterQueue of its own."""
-    own = Key("LocalQueue", team.namespace, LOCAL_QUEUE)
+    own = ObjectKey("LocalQueue", team.namespace, LOCAL_QUEUE)
     found = state.objects.get(own)
     if found and queue_of(found) != team.cluster_queue:
         yield (
@@ -184,7 +188,9 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMES]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _demands(teams: Sequence[Team], state: ClusterState) -> Iterator[Tuple[Demand, FlavorCapacity]]:
+def _demands(
+    teams: Sequence[Team], state: ClusterState
+) -> Iterator[Tuple[QuotaDemand, FlavorCapacity]]:
     """Quota and capacity of each resource of each flavor that a team of the list has quota of."""
     quotas = _quotas_by_queue(teams, state)
     present = [team for team in teams if team.present]
@@ -196,7 +202,7 @@ def _demands(teams: Sequence[Team], state: ClusterState) -> Iterator[Tuple[Deman
         for resource in sorted(wanted):
             key = (flavor.name, resource)
             shares = {name: one[key] for name, one in quotas.items() if key in one}
-            yield Demand(flavor.name, resource, shares), capacity
+            yield QuotaDemand(flavor.name, resource, shares), capacity
 
 
 def _quotas_by_queue(

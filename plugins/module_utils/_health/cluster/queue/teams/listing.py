@@ -28,7 +28,7 @@ _QUEUE = "-cluster-queue"
 _MOST_GROUPS = 16
 
 
-class Quota(NamedTuple):
+class TeamQuota(NamedTuple):
     """Quota of one resource of one flavor, as quantities; None for no limit."""
 
     nominal: str
@@ -43,21 +43,21 @@ class Team(NamedTuple):
     users: List[str]
     groups: List[str]
     #: By flavor and resource.
-    quotas: Dict[str, Dict[str, Quota]]
+    quotas: Dict[str, Dict[str, TeamQuota]]
     weight: str
     #: Whether a namespace and a ClusterQueue of others may be taken over.
     adopt: bool
     present: bool
 
 
-class Listed(NamedTuple):
+class TeamList(NamedTuple):
     """The teams that could be parsed, and every error of the list."""
 
     teams: List[Team]
     errors: List[str]
 
 
-def parse_teams(given: List[Mapping[str, Any]], state: str) -> Listed:
+def parse_teams(given: List[Mapping[str, Any]], state: str) -> TeamList:
     """Parse the option ``teams``; ``state: absent`` counts for every team."""
     teams: List[Team] = []
     errors: List[str] = []
@@ -65,7 +65,7 @@ def parse_teams(given: List[Mapping[str, Any]], state: str) -> Listed:
         team, wrong = _parse_team(one, state)
         errors += wrong
         teams.append(team)
-    return Listed(teams, errors + list(_duplicates(teams)))
+    return TeamList(teams, errors + list(_duplicates(teams)))
 
 
 def amount(quantity: str) -> Fraction:
@@ -177,8 +177,8 @@ def _errors_of_groups(team: Team) -> Iterator[str]:
         )
 
 
-def _parse_quotas(where: str, given: Any, errors: List[str]) -> Dict[str, Dict[str, Quota]]:
-    found: Dict[str, Dict[str, Quota]] = {}
+def _parse_quotas(where: str, given: Any, errors: List[str]) -> Dict[str, Dict[str, TeamQuota]]:
+    found: Dict[str, Dict[str, TeamQuota]] = {}
     if not isinstance(given, dict):
         errors.append(f"{where}: {given!r} is invalid; expected quotas by flavor and resource")
         return found
@@ -193,8 +193,8 @@ def _parse_quotas(where: str, given: Any, errors: List[str]) -> Dict[str, Dict[s
     return found
 
 
-def _parse_resources(where: str, given: Dict[Any, Any], errors: List[str]) -> Dict[str, Quota]:
-    found: Dict[str, Quota] = {}
+def _parse_resources(where: str, given: Dict[Any, Any], errors: List[str]) -> Dict[str, TeamQuota]:
+    found: Dict[str, TeamQuota] = {}
     for resource, value in given.items():
         path = f"{where}.{resource}"
         if not _RESOURCE.fullmatch(str(resource)):
@@ -210,7 +210,7 @@ def _parse_resources(where: str, given: Dict[Any, Any], errors: List[str]) -> Di
             at = f"{path}.{name}" if isinstance(value, dict) else path
             wrong += _errors_of_quantity(at, str(resource), quantity)
         if not wrong:
-            found[str(resource)] = Quota(**{name: str(quantities[name]) for name in quantities})
+            found[str(resource)] = TeamQuota(**{name: str(quantities[name]) for name in quantities})
             wrong += _errors_of_lending(path, found[str(resource)])
         errors += wrong
     return found
@@ -227,7 +227,7 @@ def _errors_of_quantity(where: str, resource: str, given: Any) -> Iterator[str]:
         yield f"{where}: {given!r} is invalid; expected a whole number"
 
 
-def _errors_of_lending(where: str, quota: Quota) -> Iterator[str]:
+def _errors_of_lending(where: str, quota: TeamQuota) -> Iterator[str]:
     if quota.lending_limit is not None and amount(quota.lending_limit) > amount(quota.nominal):
         yield (
             f"{where}.lending_limit: {quota.lending_limit} is above the nominal quota "

@@ -9,7 +9,7 @@ from typing import Any, Dict, List
 from ...client import ApiObject
 from ..served import ServedApi
 from .access import OURS, TEAM_LABEL, TEAM_NAMESPACE, edit_binding
-from .listing import COHORT, LOCAL_QUEUE, Quota, Team, resource_groups
+from .listing import COHORT, LOCAL_QUEUE, TeamQuota, Team, resource_groups
 
 #: How a ClusterQueue of MLBatch preempts (TEAM-SETUP.md of project-codeflare/mlbatch).
 PREEMPTION = {
@@ -81,7 +81,7 @@ def cluster_queue_of(team: Team, api: ServedApi) -> ApiObject:
     }
 
 
-def _quota(resource: str, quota: Quota) -> Dict[str, Any]:
+def _quota(resource: str, quota: TeamQuota) -> Dict[str, Any]:
     limits = {"borrowingLimit": quota.borrowing_limit, "lendingLimit": quota.lending_limit}
     return {
         "name": resource,

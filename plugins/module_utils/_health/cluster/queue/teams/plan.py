@@ -23,7 +23,7 @@ from .access import (
 from .checks import keys_of, labels_in, queue_of, refusals, warnings
 from .listing import LOCAL_QUEUE, Team
 from .objects import objects_of
-from .survey import ClusterState, Content, Key
+from .survey import ClusterState, NamespaceContent, ObjectKey
 
 #: Kinds of workloads, which members make in the namespace of their team.
 WORKLOAD_KINDS = (
@@ -49,7 +49,7 @@ _WHOLE = ("resourceGroups", "rules", "subjects", "resourceRules", "validations",
 _MOST_NAMES = 12
 
 
-class Options(NamedTuple):
+class PlanOptions(NamedTuple):
     """What the operator allows beside the list of teams."""
 
     #: All teams of the list are removed.
@@ -59,26 +59,26 @@ class Options(NamedTuple):
     remove_claims: bool = False
 
 
-class Stage(NamedTuple):
+class RemovalStage(NamedTuple):
     """Objects that are removed together, and are gone before the next stage."""
 
     title: str
     objects: List[ApiObject]
 
 
-class Plan(NamedTuple):
+class TeamPlan(NamedTuple):
     refusals: List[str]
     warnings: List[str]
     #: Objects that are missing or differ, in the order of their creation.
     apply: List[ApiObject]
-    remove: List[Stage]
+    remove: List[RemovalStage]
     #: Namespaces of others, without the labels of a team.
     release: List[ApiObject]
     #: What stays of a removed team, and why.
     kept: List[str]
 
 
-def plan_for(teams: Sequence[Team], state: ClusterState, options: Options) -> Plan:
+def plan_for(teams: Sequence[Team], state: ClusterState, options: PlanOptions) -> TeamPlan:
     """The plan; one with refusals must not be carried out."""
     present = [team for team in teams if team.present]
     absent = [team for team in teams if not team.present]
@@ -94,7 +94,7 @@ def plan_for(teams: Sequence[Team], state: ClusterState, options: Options) -> Pl
         wanted += objects_of(team, state.api, foreign)
     removed = [one for team in absent for one in _removal(team, state, options)]
     removed += _obsolete_access(teams, state, options)
-    return Plan(
+    return TeamPlan(
         refusals=list(dict.fromkeys(refused)),
         warnings=warned,
         apply=[one for one in wanted if not _is_in_place(one, state.objects.get(key_of(one)))],
@@ -107,12 +107,12 @@ def plan_for(teams: Sequence[Team], state: ClusterState, options: Options) -> Pl
     )
 
 
-def key_of(one: ApiObject) -> Key:
+def key_of(one: ApiObject) -> ObjectKey:
     meta = metadata_of(one)
-    return Key(str(one["kind"]), meta.get("namespace", ""), meta["name"])
+    return ObjectKey(str(one["kind"]), meta.get("namespace", ""), meta["name"])
 
 
-def differences(plan: Plan, state: ClusterState) -> Tuple[ApiObject, ApiObject]:
+def differences(plan: TeamPlan, state: ClusterState) -> Tuple[ApiObject, ApiObject]:
     """What changes, by object, before and after."""
     before: ApiObject = {}
     after: ApiObject = {}
@@ -133,7 +133,7 @@ def differences(plan: Plan, state: ClusterState) -> Tuple[ApiObject, ApiObject]:
 
 
 def _access(
-    state: ClusterState, options: Options, refused: List[str], warned: List[str]
+    state: ClusterState, options: PlanOptions, refused: List[str], warned: List[str]
 ) -> List[ApiObject]:
     """The ClusterRole and the policy, unless others made them."""
     wanted: List[ApiObject] = []
@@ -164,7 +164,7 @@ def _is_foreign(one: Optional[ApiObject]) -> bool:
 
 
 def _obsolete_access(
-    teams: Sequence[Team], state: ClusterState, options: Options
+    teams: Sequence[Team], state: ClusterState, options: PlanOptions
 ) -> Iterator[ApiObject]:
     """The policy when it is not wanted any more, and the ClusterRole with the last team."""
     last = options.absent and not _other_bindings(teams, state)
@@ -192,7 +192,7 @@ def _other_bindings(teams: Sequence[Team], state: ClusterState) -> List[str]:
 # ---- removal ----
 
 
-def _errors_of_removal(team: Team, state: ClusterState, options: Options) -> Iterator[str]:
+def _errors_of_removal(team: Team, state: ClusterState, options: PlanOptions) -> Iterator[str]:
     namespace = state.find("Namespace", team.namespace)
     owner = labels_in(namespace).get(TEAM_LABEL)
     if owner is not None and owner != team.name:
@@ -211,7 +211,7 @@ def _errors_of_removal(team: Team, state: ClusterState, options: Options) -> Ite
                 f"that, or set {option} to true (teams_{option} of the role teams) to remove it too"
             )
     for key, one in state.objects.items():
-        own = Key("LocalQueue", team.namespace, LOCAL_QUEUE)
+        own = ObjectKey("LocalQueue", team.namespace, LOCAL_QUEUE)
         if key.kind == "LocalQueue" and key != own and queue_of(one) == team.cluster_queue:
             yield (
                 f"team {team.name}: {key} still uses ClusterQueue {team.cluster_queue}; delete this "
@@ -228,13 +228,13 @@ def _belongs(one: Optional[ApiObject], team: Team) -> bool:
     return labels_in(one).get(TEAM_LABEL) == team.name
 
 
-def _names(found: Sequence[Content]) -> str:
+def _names(found: Sequence[NamespaceContent]) -> str:
     rest = len(found) - _MOST_NAMES
     named = ", ".join(f"{one.kind} {one.name}" for one in found[:_MOST_NAMES])
     return named + (f" and {rest} more" if rest > 0 else "")
 
 
-def _removal(team: Team, state: ClusterState, options: Options) -> Iterator[ApiObject]:
+def _removal(team: Team, state: ClusterState, options: PlanOptions) -> Iterator[ApiObject]:
     """The objects of a team that are removed, in any order."""
     if not _is_team(team, state):
         return
@@ -259,7 +259,7 @@ def _removal(team: Team, state: ClusterState, options: Options) -> Iterator[ApiO
             }
 
 
-def _others(team: Team, state: ClusterState, options: Options) -> List[Content]:
+def _others(team: Team, state: ClusterState, options: PlanOptions) -> List[NamespaceContent]:
     """Objects in the namespace that are not removed with the team."""
     going = (
         *(WORKLOAD_KINDS if options.remove_workloads else ()),
@@ -286,7 +286,7 @@ def _released(team: Team, state: ClusterState) -> Iterator[ApiObject]:
         }
 
 
-def _kept(team: Team, state: ClusterState, options: Options) -> Iterator[str]:
+def _kept(team: Team, state: ClusterState, options: PlanOptions) -> Iterator[str]:
     for key in keys_of(team):
         found = state.objects.get(key)
         if found is None:
@@ -299,7 +299,7 @@ def _kept(team: Team, state: ClusterState, options: Options) -> Iterator[str]:
                 yield f"team {team.name}: {key} stays, since others have {_names(others)} in it"
 
 
-def _kept_access(teams: Sequence[Team], state: ClusterState, options: Options) -> Iterator[str]:
+def _kept_access(teams: Sequence[Team], state: ClusterState, options: PlanOptions) -> Iterator[str]:
     role = state.find("ClusterRole", EDIT_ROLE)
     others = _other_bindings(teams, state)
     if options.absent and others and role is not None and not _is_foreign(role):
@@ -308,7 +308,7 @@ def _kept_access(teams: Sequence[Team], state: ClusterState, options: Options) -
         yield f"ClusterRole {EDIT_ROLE} stays, since RoleBindings in other namespaces use it: {named}"
 
 
-def _stages(removed: Sequence[ApiObject]) -> List[Stage]:
+def _stages(removed: Sequence[ApiObject]) -> List[RemovalStage]:
     """First the members' access, so that nothing is added during the removal; the namespace last."""
     titles: Dict[str, str] = {
         "RoleBinding": "bindings",
@@ -322,7 +322,7 @@ def _stages(removed: Sequence[ApiObject]) -> List[Stage]:
         "ClusterRole": "access",
     }
     stages = [
-        Stage(title, [one for one in removed if titles[one["kind"]] == title])
+        RemovalStage(title, [one for one in removed if titles[one["kind"]] == title])
         for title in dict.fromkeys(titles.values())
     ]
     return [stage for stage in stages if stage.objects]

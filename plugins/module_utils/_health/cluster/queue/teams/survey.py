@@ -21,7 +21,7 @@ _MOST_OBJECTS = 20_000
 _MADE_BY_KUBERNETES = ("events", "endpoints")
 
 
-class Key(NamedTuple):
+class ObjectKey(NamedTuple):
     """Names an object; the namespace of a cluster-scoped object is empty."""
 
     kind: str
@@ -41,7 +41,7 @@ class NamespaceQuota(NamedTuple):
     hard: List[str]
 
 
-class Content(NamedTuple):
+class NamespaceContent(NamedTuple):
     """An object in the namespace of a team that is to be removed."""
 
     api_version: str
@@ -56,16 +56,16 @@ class ClusterState(NamedTuple):
     kueue_missing: str
     api_groups: FrozenSet[str]
     has_policies: bool
-    objects: Dict[Key, ApiObject]
+    objects: Dict[ObjectKey, ApiObject]
     flavors: List[Flavor]
     nodes: List[ClusterNode]
     resource_quotas: List[NamespaceQuota]
     #: By namespace; only of teams that are to be removed, without objects that have a controller or
     #: are being deleted.
-    contents: Dict[str, List[Content]]
+    contents: Dict[str, List[NamespaceContent]]
 
     def find(self, kind: str, name: str, namespace: str = "") -> Optional[ApiObject]:
-        return self.objects.get(Key(kind, namespace, name))
+        return self.objects.get(ObjectKey(kind, namespace, name))
 
 
 class _Resource(NamedTuple):
@@ -92,8 +92,8 @@ def survey(teams: Sequence[Team]) -> Procedure[ClusterState]:
         path_of("api/v1/resourcequotas"), _read_resource_quota, _MOST_OBJECTS
     )
     removed = [team.namespace for team in teams if not team.present]
-    removed = [name for name in removed if Key("Namespace", "", name) in objects]
-    contents: Dict[str, List[Content]] = {}
+    removed = [name for name in removed if ObjectKey("Namespace", "", name) in objects]
+    contents: Dict[str, List[NamespaceContent]] = {}
     resources = (yield from _namespaced_resources(groups)) if removed else []
     for namespace in removed:
         contents[namespace] = yield from _contents(namespace, resources)
@@ -114,7 +114,7 @@ def _api_groups() -> Procedure[Dict[str, List[str]]]:
     }
 
 
-def _objects(api: Optional[ServedApi], policies: bool) -> Procedure[Dict[Key, ApiObject]]:
+def _objects(api: Optional[ServedApi], policies: bool) -> Procedure[Dict[ObjectKey, ApiObject]]:
     """The objects by kind and name, as far as their APIs are served."""
     named = {"fieldSelector": f"metadata.name={EDIT_ROLE}"}
     policy = {"fieldSelector": f"metadata.name={POLICY}"}
@@ -131,11 +131,11 @@ def _objects(api: Optional[ServedApi], policies: bool) -> Procedure[Dict[Key, Ap
     if api:
         lists.append(("ClusterQueue", api.path("clusterqueues"), {}, False))
         lists.append(("LocalQueue", api.path("localqueues"), {}, False))
-    found: Dict[Key, ApiObject] = {}
+    found: Dict[ObjectKey, ApiObject] = {}
     for kind, path, query, metadata_only in lists:
         for one in (yield from items(path, query, metadata_only=metadata_only)):
             meta = metadata_of(one)
-            found[Key(kind, meta.get("namespace", ""), meta.get("name", ""))] = one
+            found[ObjectKey(kind, meta.get("namespace", ""), meta.get("name", ""))] = one
     return found
 
 
@@ -171,8 +171,8 @@ def _listed(answer: ApiObject) -> Iterator[Tuple[str, str]]:
             yield text(one.get("name")), text(one.get("kind"))
 
 
-def _contents(namespace: str, resources: Sequence[_Resource]) -> Procedure[List[Content]]:
-    found: List[Content] = []
+def _contents(namespace: str, resources: Sequence[_Resource]) -> Procedure[List[NamespaceContent]]:
+    found: List[NamespaceContent] = []
     for resource in resources:
         root = "apis" if "/" in resource.api_version else "api"
         path = path_of(f"{root}/{resource.api_version}/namespaces", namespace, resource.name)
@@ -188,5 +188,5 @@ def _contents(namespace: str, resources: Sequence[_Resource]) -> Procedure[List[
             if not controlled and "deletionTimestamp" not in meta:
                 labels = meta.get("labels", {})
                 name = meta.get("name", "")
-                found.append(Content(resource.api_version, resource.kind, name, labels))
+                found.append(NamespaceContent(resource.api_version, resource.kind, name, labels))
     return found

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List
+from typing import Dict, List, NamedTuple, Sequence
 
 from ...client import (
     APPLY,
@@ -16,10 +16,12 @@ from ...client import (
     Right,
     missing_rights,
     path_of,
+    refused_at_once,
 )
 from .access import EDIT_ROLE
-from .plan import Plan, key_of
-from .survey import ClusterState, Key
+from .listing import Team
+from .plan import PlanOptions, TeamPlan, key_of, plan_for
+from .survey import ClusterState, ObjectKey, survey
 
 #: Owns the fields that the role writes.
 FIELD_MANAGER = "autopilot.gpu"
@@ -37,7 +39,34 @@ _RESOURCES: Dict[str, str] = {
 }
 
 
-def errors_of_server(plan: Plan, state: ClusterState) -> Procedure[List[str]]:
+class CheckedPlan(NamedTuple):
+    """A plan that was tried, unless it has refusals already."""
+
+    plan: TeamPlan
+    state: ClusterState
+
+
+def checked_plan(
+    teams: Sequence[Team], options: PlanOptions, needs_kueue: bool
+) -> Procedure[CheckedPlan]:
+    """The plan with every refusal and warning. ``needs_kueue`` is False for a plan that is only
+    shown.
+    """
+    state = yield from refused_at_once(survey(teams))
+    plan = plan_for(teams, state, options)
+    if state.kueue_missing and any(team.present for team in teams):
+        missing = f"{state.kueue_missing} (playbook autopilot.gpu.queue)"
+        if needs_kueue:
+            return CheckedPlan(plan._replace(refusals=[missing, *plan.refusals]), state)
+        warning = f"{missing}; flavors, capacity and queues were not checked"
+        plan = plan._replace(warnings=[warning, *plan.warnings])
+    if not plan.refusals:
+        errors = yield from errors_of_server(plan, state)
+        plan = plan._replace(refusals=errors)
+    return CheckedPlan(plan, state)
+
+
+def errors_of_server(plan: TeamPlan, state: ClusterState) -> Procedure[List[str]]:
     """Why the API server would refuse the plan: missing rights, then what dry runs of its objects
     find, such as a webhook's error. An object in a namespace that is still missing cannot be tried.
     """
@@ -62,7 +91,7 @@ def errors_of_server(plan: Plan, state: ClusterState) -> Procedure[List[str]]:
 _DRY_RUN = {"dryRun": "All", "fieldManager": FIELD_MANAGER, "force": "true"}
 
 
-def _rights(plan: Plan) -> List[Right]:
+def _rights(plan: TeamPlan) -> List[Right]:
     kinds = dict.fromkeys(one["kind"] for one in plan.apply)
     going = dict.fromkeys(one["kind"] for stage in plan.remove for one in stage.objects)
     return [
@@ -78,7 +107,7 @@ def _can_be_tried(one: ApiObject, state: ClusterState) -> bool:
         return False
     if key.kind == "RoleBinding" and state.find("ClusterRole", EDIT_ROLE) is None:
         return False
-    return not key.namespace or Key("Namespace", "", key.namespace) in state.objects
+    return not key.namespace or ObjectKey("Namespace", "", key.namespace) in state.objects
 
 
 def _path(one: ApiObject) -> str:
