@@ -46,7 +46,8 @@ RED = {"name": "red", "groups": ["red-team"], "quotas": QUOTAS}
 def node(name, **devices):
     size = {"cpu": 224, "memory": 2 * 10**12, GPU: 8, "pods": 250, **devices}
     capacity = {resource: Fraction(amount) for resource, amount in size.items()}
-    return ClusterNode(name, {}, (), False, "True", capacity, capacity, False)
+    allocatable = {**capacity, "cpu": capacity["cpu"] - 1}
+    return ClusterNode(name, {}, (), False, "True", capacity, allocatable, False)
 
 
 def cluster(*objects, version="v1beta2", missing="", **fields):
@@ -154,8 +155,8 @@ def test_quotas_up_to_the_capacity_are_allowed_and_leave_no_cpu_for_system_pods(
     found = plan(teams, cluster(slack))
     assert found.refusals == []
     assert found.warnings == [
-        "flavor default-flavor: the quotas of cpu sum to 672, all that its 3 nodes have: none is "
-        "left for system pods, so that admitted pods may not be schedulable; expected less"
+        "flavor default-flavor: the quotas of cpu sum to 672, but pods can use 669 of its 3 nodes: "
+        "none is left for system pods, so that admitted pods may not be schedulable; expected less"
     ]
     more = {"default-flavor": {**full["default-flavor"], "cpu": 225}}
     (refusal,) = plan([{**BLUE, "quotas": more}, teams[1]], cluster(slack)).refusals

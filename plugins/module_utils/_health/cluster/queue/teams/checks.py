@@ -12,8 +12,8 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tu
 from ....lenient import mapping, text
 from ....spelling import did_you_mean, nearest, unsupported
 from ...client import ApiObject, metadata_of
-from ..capacity import FlavorCapacity, belongs, flavor_capacity, resource_taints
-from ..objects import Resources, read_cluster_queue
+from ..capacity import belongs, usable
+from ..objects import Resources, add, read_cluster_queue
 from ..quantity import format_quantity
 from .access import EDIT_ROLE, TEAM_LABEL
 from .listing import LOCAL_QUEUE, Team, amount
@@ -28,11 +28,15 @@ _MOST_NAMES = 8
 
 
 class QuotaDemand(NamedTuple):
-    """Nominal quota of one resource of one flavor, by ClusterQueue."""
+    """Nominal quota of one resource of one flavor, by ClusterQueue, and what the nodes have."""
 
     flavor: str
     resource: str
     by_queue: Dict[str, Fraction]
+    nodes: int
+    #: By resource: everything, and without what is reserved for the system.
+    capacity: Resources
+    usable: Resources
 
     @property
     def total(self) -> Fraction:
@@ -67,13 +71,14 @@ def warnings(teams: Sequence[Team], state: ClusterState) -> Iterator[str]:
             yield f"team {team.name}: no users and no groups, so that nobody may use its queue"
     if state.kueue_missing:
         return
-    for demand, capacity in _demands(teams, state):
-        total = capacity.total.get(demand.resource, Fraction(0))
-        if demand.resource in _SYSTEM and total and demand.total == total:
+    for demand in _demands(teams, state):
+        for_pods = demand.usable.get(demand.resource, Fraction(0))
+        if demand.resource in _SYSTEM and for_pods and demand.total >= for_pods:
             yield (
                 f"flavor {demand.flavor}: the quotas of {demand.resource} sum to "
-                f"{format_quantity(total)}, all that its {capacity.nodes} nodes have: none is left "
-                "for system pods, so that admitted pods may not be schedulable; expected less"
+                f"{format_quantity(demand.total)}, but pods can use {format_quantity(for_pods)} of its "
+                f"{demand.nodes} nodes: none is left for system pods, so that admitted pods may not "
+                "be schedulable; expected less"
             )
     yield from _warnings_of_teams(teams, state)
 
@@ -164,16 +169,16 @@ def _errors_of_flavors(present: Sequence[Team], state: ClusterState) -> Iterator
 
 def _errors_of_capacity(teams: Sequence[Team], state: ClusterState) -> Iterator[str]:
     """Quota above the capacity is admitted and then waits for nodes, unnoticed by Kueue."""
-    for demand, capacity in _demands(teams, state):
-        total = capacity.total.get(demand.resource, Fraction(0))
+    for demand in _demands(teams, state):
+        total = demand.capacity.get(demand.resource, Fraction(0))
         if demand.total <= total:
             continue
         queues = [f"{name} {format_quantity(one)}" for name, one in demand.by_queue.items() if one]
-        similar = "" if total else did_you_mean(_near(demand.resource, capacity.total))
+        similar = "" if total else did_you_mean(_near(demand.resource, demand.capacity))
         yield (
             f"flavor {demand.flavor}: the quotas of {demand.resource} sum to "
             f"{format_quantity(demand.total)}, expected at most {format_quantity(total)}, the "
-            f"capacity of its {capacity.nodes} nodes{similar}; ClusterQueues: {_some(queues)}"
+            f"capacity of its {demand.nodes} nodes{similar}; ClusterQueues: {_some(queues)}"
         )
 
 
@@ -188,9 +193,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMES]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _demands(
-    teams: Sequence[Team], state: ClusterState
-) -> Iterator[Tuple[QuotaDemand, FlavorCapacity]]:
+def _demands(teams: Sequence[Team], state: ClusterState) -> Iterator[QuotaDemand]:
     """Quota and capacity of each resource of each flavor that a team of the list has quota of."""
     quotas = _quotas_by_queue(teams, state)
     present = [team for team in teams if team.present]
@@ -198,11 +201,16 @@ def _demands(
         wanted = {one for team in present for one in team.quotas.get(flavor.name, {})}
         if not wanted:
             continue
-        capacity = flavor_capacity(flavor, state.nodes, resource_taints())
+        nodes = [node for node in state.nodes if belongs(node, flavor)]
+        capacity: Resources = {}
+        pods: Resources = {}
+        for node in nodes:
+            add(capacity, node.capacity)
+            add(pods, usable(node))
         for resource in sorted(wanted):
             key = (flavor.name, resource)
             shares = {name: one[key] for name, one in quotas.items() if key in one}
-            yield QuotaDemand(flavor.name, resource, shares), capacity
+            yield QuotaDemand(flavor.name, resource, shares, len(nodes), capacity, pods)
 
 
 def _quotas_by_queue(
