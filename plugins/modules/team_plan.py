@@ -239,11 +239,12 @@ def main() -> None:
         remove_claims=module.params["remove_claims"],
     )
     try:
-        made, state = connected(module).run(
+        checked = connected(module).run(
             trial.checked_plan(listed.teams, options, not module.check_mode), _DEADLINE
         )
     except ApiError as error:
         module.fail_json(msg=f"Nothing was changed, since the cluster could not be read: {error}")
+    made, state = checked.plan, checked.state
     if made.refusals:
         refuse(module, made.refusals)
     for warning in made.warnings:
