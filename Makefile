@@ -19,7 +19,7 @@ GATES_ASIDE_FULL := matrix sanity lint docs artifact import
 # The longest tests first, so that no worker is left with one at the end.
 MESH_TESTS := $(addprefix tests/full/test_,monitoring_cluster.py mesh_cluster.py mesh_faults.py mesh_fabrics.py mesh_run.py rdma_run.py rdma_cluster.py mesh_interrupt.py network_checks.py cluster.py)
 # These need an API server, nodes or the agent's image; a worker makes them once, and has all of a file.
-KUBERNETES_TESTS := $(wildcard $(addprefix tests/full/test_,lab.py node_mark*.py volume_claim.py agents_inventory.py status.py job_action_cluster.py monitoring_objects.py agent_*.py))
+KUBERNETES_TESTS := $(wildcard $(addprefix tests/full/test_,lab.py node_mark*.py volume_claim.py agents_inventory.py status.py job_action_cluster.py monitoring_objects.py agent_*.py teams_*.py))
 # These need Kueue and AppWrapper beside it; each file makes its own cluster.
 QUEUE_TESTS := $(wildcard tests/full/test_queue_*.py)
 OTHER_TESTS := $(addprefix tests/full/test_,matrix.py artifact.py newcomer.py)

@@ -45,13 +45,18 @@ def test_a_caller_with_all_rights_gets_the_result():
 
 
 def test_the_rights_that_a_caller_lacks():
-    rights = [Right("create", "serviceaccounts/token", "autopilot"), Right("list", "nodes")]
+    rights = [
+        Right("create", "serviceaccounts/token", "autopilot"),
+        Right("list", "nodes"),
+        Right("delete", "jobs.batch"),
+    ]
 
     def answer(request):
         asked = request.body["spec"]["resourceAttributes"]
         assert "/" not in asked["resource"]
-        return {"status": {"allowed": asked["resource"] == "nodes"}}
+        return {"status": {"allowed": (asked["group"], asked["resource"]) == ("", "nodes")}}
 
     assert list(map(str, carried_out(missing_rights(rights), answer))) == [
-        "create serviceaccounts/token in namespace autopilot"
+        "create serviceaccounts/token in namespace autopilot",
+        "delete jobs.batch in the cluster",
     ]

@@ -195,8 +195,8 @@ def answer_of(content: Union[bytes, bytearray]) -> ApiObject:
 
 
 class Right(NamedTuple):
-    """A verb on a resource, such as ``create`` on ``serviceaccounts/token``; in the whole cluster
-    for the namespace "".
+    """A verb on a resource, such as ``create`` on ``serviceaccounts/token`` or ``delete`` on
+    ``jobs.batch``; in the whole cluster for the namespace "".
     """
 
     verb: str
@@ -212,8 +212,14 @@ def missing_rights(rights: Sequence[Right]) -> Procedure[List[Right]]:
     """Which of the rights the caller lacks, as the API server says."""
     missing = []
     for right in rights:
-        resource, _slash, subresource = right.resource.partition("/")
-        asked = {"verb": right.verb, "resource": resource, "subresource": subresource}
+        name, _slash, subresource = right.resource.partition("/")
+        resource, _dot, group = name.partition(".")
+        asked = {
+            "verb": right.verb,
+            "group": group,
+            "resource": resource,
+            "subresource": subresource,
+        }
         answer = yield Request(
             "POST",
             "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
