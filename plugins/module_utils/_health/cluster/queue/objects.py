@@ -187,7 +187,8 @@ def _taints(value: Any) -> Tuple[NodeTaint, ...]:
     )
 
 
-def _tolerations(value: Any) -> Tuple[NodeToleration, ...]:
+def read_tolerations(value: Any) -> Tuple[NodeToleration, ...]:
+    """Tolerations in the form of Kubernetes."""
     return tuple(
         NodeToleration(
             text(one.get("key")),
@@ -247,7 +248,7 @@ def read_flavor(one: ApiObject) -> List[Flavor]:
             name,
             texts(spec.get("nodeLabels")),
             _taints(spec.get("nodeTaints")),
-            _tolerations(spec.get("tolerations")),
+            read_tolerations(spec.get("tolerations")),
         )
     ] * bool(name)
 
@@ -327,7 +328,7 @@ def _pod_set(pods: Dict[str, Any]) -> PodSet:
         text(spec.get("schedulerName")),
         pod_requests(spec),
         texts(spec.get("nodeSelector")),
-        _tolerations(spec.get("tolerations")),
+        read_tolerations(spec.get("tolerations")),
     )
 
 
