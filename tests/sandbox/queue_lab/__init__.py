@@ -131,9 +131,7 @@ class QueueLab(Lab):
 
     def make_nodes(self, names, labels=None, gpus=8, annotations=None, taints=()):
         """Nodes whose kubelet is KWOK: they stay Ready and run what is scheduled to them."""
-        super().make_nodes(
-            names, labels, gpus, {**_FAKE, **(annotations or {})}, [_TAINT, *taints]
-        )
+        super().make_nodes(names, labels, gpus, {**_FAKE, **(annotations or {})}, [_TAINT, *taints])
 
     # ---- the queue ----
 

@@ -73,7 +73,7 @@ def _bounded(findings: List[Finding]) -> List[Finding]:
             Finding(
                 first.code,
                 first.status,
-                f"{len(several)} more with the same finding",
+                f"{len(several)} more {first.subject.kind}s have the same finding",
                 first.action,
                 Subject(first.subject.kind),
                 {"subjects": [one.subject.name for one in several[:100]]},

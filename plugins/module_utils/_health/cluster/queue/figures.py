@@ -10,7 +10,6 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 from ...knowledge.cluster import GPU
 from .capacity import FlavorCapacity, ResourceTaints, belongs, flavor_capacity, slack_losses, sum_of
 from .objects import NodeToleration, ResourceUsage, add
-from .quantity import format_quantity
 from .state import QueueState
 
 #: Resources that people read in GiB.
@@ -164,10 +163,10 @@ def as_json(record: NamedTuple) -> Dict[str, Any]:
 
 
 def amount_text(resource: str, amount: Fraction) -> str:
-    """An amount for people: ``8``, ``7500m``, ``512 GiB``."""
-    if resource in _BYTES:
-        return f"{float(amount / (1 << 30)):,.1f} GiB".replace(".0 GiB", " GiB")
-    return format_quantity(amount)
+    """An amount for people: ``8``, ``7.5``, ``512 GiB``."""
+    unit = 1 << 30 if resource in _BYTES else 1
+    shown = f"{float(amount / unit):.3f}".rstrip("0").rstrip(".")
+    return f"{shown} GiB" if resource in _BYTES else shown
 
 
 def resource_text(resource: str) -> str:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional
 
 from ...knowledge.cluster import GPU
 from ...model import FAIL, WARN, Finding, Subject
@@ -55,7 +55,7 @@ class _Places:
         self._local = {
             (local.namespace, local.name): local.cluster_queue for local in state.local_queues
         }
-        self._sizes: Dict[Tuple[str, Tuple[Tuple[str, str], ...]], List[_Size]] = {}
+        self._sizes: Dict[Any, List[_Size]] = {}
 
     def knows(self, workload: Workload) -> bool:
         """True if the LocalQueue exists."""
@@ -69,22 +69,23 @@ class _Places:
         without a ClusterQueue.
         """
         queue = self.queue_of(workload)
+        names = frozenset(quota.flavor for quota in queue.quotas) if queue else None
         selector = tuple(sorted(pods.node_selector.items()))
-        key = (queue.name if queue else "", selector)
-        if key not in self._sizes:
+        # Most queues have the same flavors.
+        if (names, selector) not in self._sizes:
             sizes = {
                 tuple(sorted(usable(node).items())): node.name
-                for node in reversed(self._nodes(queue))
+                for node in reversed(self._nodes(names))
                 if all(node.labels.get(name) == value for name, value in selector)
             }
-            self._sizes[key] = [_Size(name, dict(size)) for size, name in sizes.items()]
-        return self._sizes[key]
+            self._sizes[names, selector] = [_Size(name, dict(size)) for size, name in sizes.items()]
+        return self._sizes[names, selector]
 
-    def _nodes(self, queue: Optional[ClusterQueue]) -> List[ClusterNode]:
-        if queue is None:
+    def _nodes(self, names: Optional[FrozenSet[str]]) -> List[ClusterNode]:
+        """The nodes of these flavors; all nodes for None."""
+        if names is None:
             return self._state.nodes
-        names = dict.fromkeys(quota.flavor for quota in queue.quotas)
-        flavors = [self._state.flavors[name] for name in names if name in self._state.flavors]
+        flavors = [flavor for name, flavor in self._state.flavors.items() if name in names]
         return [
             node for node in self._state.nodes if any(belongs(node, flavor) for flavor in flavors)
         ]

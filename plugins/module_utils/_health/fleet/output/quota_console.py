@@ -14,8 +14,8 @@ from ...lenient import mappings_in, number
 from ...model import PASS, SKIP, STATUSES, CheckResult, Finding
 from ...text import WIDTH, Line, plain, wrapped
 
-#: Queues of the table; the result of the module has all.
-_MOST_QUEUES = 100
+#: Queues of the table, and findings with the same code; the result of the module has more.
+_MOST_QUEUES, _MOST_OF_CODE = 100, 5
 _BYTES = ("memory", "ephemeral-storage")
 #: Title and key of the columns with figures.
 _OF_QUEUE = (
@@ -51,7 +51,10 @@ def lines_of(audit: Mapping[str, Any], result: CheckResult, width: int = WIDTH) 
         *map(Line, _queue_table(queues, quotas)),
         *map(Line, _totals_table(totals)),
         *_finding_lines(result.findings, width),
-        Line(f"quota {result.status.upper()}: {plain(result.summary)}", result.status),
+        *(
+            Line(text, result.status)
+            for text in wrapped(f"quota {result.status.upper()}: ", plain(result.summary), 2, width)
+        ),
     ]
 
 
@@ -110,14 +113,20 @@ def _shown(resource: str, value: Any) -> str:
 
 def _finding_lines(findings: Sequence[Finding], width: int) -> List[Line]:
     """The findings, worst first; the next step once for each code."""
-    worst_first = sorted((one for one in findings if one.status not in (PASS, SKIP)), key=_place_of)
+    by_code: Dict[Tuple[int, str], List[Finding]] = {}
+    for finding in findings:
+        if finding.status not in (PASS, SKIP):
+            by_code.setdefault(_place_of(finding), []).append(finding)
     lines: List[Line] = []
-    for place, finding in enumerate(worst_first):
-        head = f"  {finding.status.upper():<8}{plain(str(finding.subject))}: "
-        lines += [Line(one, finding.status) for one in wrapped(head, finding.message, 10, width)]
-        last = place + 1 == len(worst_first) or worst_first[place + 1].code != finding.code
-        if last:
-            lines += [Line(one) for one in wrapped(" " * 10, next_step(finding), 10, width)]
+    for _place, several in sorted(by_code.items()):
+        for finding in several[:_MOST_OF_CODE]:
+            head = f"  {finding.status.upper():<8}{plain(str(finding.subject))}: "
+            text = plain(finding.message, None)
+            lines += [Line(one, finding.status) for one in wrapped(head, text, 10, width)]
+        more = len(several) - _MOST_OF_CODE
+        if more > 0:
+            lines.append(Line(f"          and {more} more ({several[0].code})", several[0].status))
+        lines += [Line(one) for one in wrapped(" " * 10, next_step(several[0]), 10, width)]
     return lines
 
 
