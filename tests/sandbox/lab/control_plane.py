@@ -59,6 +59,7 @@ class ControlPlane:
             names=names,
         )
         self.authority.issue(self.keys / "admin", "admin", ["system:masters"])
+        self.authority.issue(self.keys / "front-proxy", "front-proxy")
         signing_key(self.keys / "accounts")
 
     def _make_bridge(self) -> None:
@@ -154,6 +155,14 @@ END
                 "enable-admission-plugins": "NodeRestriction",
                 # It has no kube-proxy beside it: webhooks are reached by their pods' addresses.
                 "enable-aggregator-routing": "true",
+                # As whom it asks those that serve parts of the API, and which users it names.
+                "proxy-client-cert-file": keys / "front-proxy.crt",
+                "proxy-client-key-file": keys / "front-proxy.key",
+                "requestheader-client-ca-file": self.authority.certificate,
+                "requestheader-allowed-names": "front-proxy",
+                "requestheader-username-headers": "X-Remote-User",
+                "requestheader-group-headers": "X-Remote-Group",
+                "requestheader-extra-headers-prefix": "X-Remote-Extra-",
                 # Otherwise it stays up for a minute after it was asked to end, for the sake of
                 # watches.
                 "shutdown-delay-duration": "0s",

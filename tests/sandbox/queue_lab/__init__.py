@@ -22,9 +22,9 @@ import yaml
 from lab import Lab, LabError, build, images, wait_until
 from lab import obstacle as lab_obstacle
 
-from . import programs, releases
+from . import programs, releases, second_scheduler
 
-__all__ = ["PROFILES", "QueueLab", "obstacle", "programs"]
+__all__ = ["PROFILES", "QueueLab", "obstacle", "programs", "second_scheduler"]
 
 PROFILES = releases.PROFILES
 _NODE = "node-a"
@@ -36,36 +36,36 @@ _STAGES += ("pod/fast/pod-ready",)
 
 
 @functools.lru_cache(maxsize=None)
-def obstacle(profile, second_scheduler=False) -> str | None:
+def obstacle(profile, with_scheduler=False) -> str | None:
     """Why there can be no such lab on this machine, in one line; None when there can."""
     return lab_obstacle(1) or next(
-        filter(None, (one.obstacle() for one in _recipes(profile, second_scheduler))), None
+        filter(None, (one.obstacle() for one in _recipes(profile, with_scheduler))), None
     )
 
 
-def _recipes(profile, second_scheduler) -> list:
+def _recipes(profile, with_scheduler) -> list:
     """What has to be built; KWOK comes with the newer Kueue."""
     return [
         programs.RECIPES[profile],
         programs.CURRENT,
-        *([programs.SECOND_SCHEDULER] if second_scheduler else []),
+        *([programs.SECOND_SCHEDULER] if with_scheduler else []),
     ]
 
 
 class QueueLab(Lab):
     """See the top of this file. ``profile``: `mlbatch` (Kueue 0.10, AppWrapper 1.0) or `current`."""
 
-    def __init__(self, profile, gpu_nodes=3, second_scheduler=False):
+    def __init__(self, profile, gpu_nodes=3, with_scheduler=False):
         if profile not in PROFILES:
             raise ValueError(f"profile={profile!r}: give {' or '.join(PROFILES)}")
         super().__init__(nodes=1)
         self.profile = PROFILES[profile]
         self.gpu_nodes = [f"gpu-{number}" for number in range(gpu_nodes)]
-        self._recipes = _recipes(profile, second_scheduler)
-        self._second_scheduler = second_scheduler
+        self._recipes = _recipes(profile, with_scheduler)
+        self._with_scheduler = with_scheduler
 
     def __enter__(self):
-        reason = obstacle(self.profile.name, self._second_scheduler)
+        reason = obstacle(self.profile.name, self._with_scheduler)
         if reason:
             raise LabError(reason)
         for recipe in self._recipes:
@@ -95,7 +95,7 @@ class QueueLab(Lab):
         """Program, recipe, image and its path there, as the releases have them."""
         yield "kueue", self.profile.recipe, self.profile.image(programs.KUEUE), "/manager"
         yield "appwrapper", self.profile.recipe, self.profile.image(programs.APPWRAPPER), "/manager"
-        if self._second_scheduler:
+        if self._with_scheduler:
             second = programs.SECOND_SCHEDULER
             for name in ("kube-scheduler", "controller"):
                 image = f"registry.k8s.io/scheduler-plugins/{name}:v{second.version}"
@@ -122,6 +122,8 @@ class QueueLab(Lab):
                 f"--kubeconfig={admin}",
                 "--manage-all-nodes=false",
                 f"--manage-nodes-with-annotation-selector={annotation}",
+                # Without leases the nodes' life-cycle takes them for dead.
+                "--node-lease-duration-seconds=40",
                 "--server-address=127.0.0.1:10247",
                 *(f"--config={path}" for path in configured),
             ],
@@ -152,21 +154,44 @@ class QueueLab(Lab):
         """
         for component in components or ("kueue", "appwrapper"):
             objects = releases.configured(self.release(component), self.profile)
-            self.kubectl(
-                "apply",
-                "--server-side",
-                "--force-conflicts",
-                "-f",
-                "-",
-                input=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}),
-                timeout=120,
-            )
+            self._apply_whole(objects)
             self.wait_for_deployment(f"{component}-system", f"{component}-controller-manager")
+            for served in (one for one in objects if one["kind"] == "APIService"):
+                self.wait_for_api(served["metadata"]["name"])
+
+    def install_second_scheduler(self):
+        """For pods that name second_scheduler.SCHEDULER; returns once it serves."""
+        self._apply_whole(second_scheduler.objects(self.images))
+        for name in (second_scheduler.SCHEDULER, second_scheduler.CONTROLLER):
+            self.wait_for_deployment(second_scheduler.NAMESPACE, name)
+
+    def _apply_whole(self, objects):
+        """What is too large for the annotation that `apply` would make."""
+        self.kubectl(
+            "apply",
+            "--server-side",
+            "--force-conflicts",
+            "-f",
+            "-",
+            input=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}),
+            timeout=120,
+        )
 
     def wait_for_deployment(self, namespace, name, patience=180):
         """Until its pods are ready, and those of its earlier state gone."""
         self.wait(
             lambda: self._is_rolled_out(namespace, name), f"{namespace}/{name} is ready", patience
+        )
+
+    def wait_for_api(self, name, patience=60):
+        """Until what serves the part of the API, an APIService, does: before, no namespace ends."""
+        self.wait(
+            lambda: any(
+                one["type"] == "Available" and one["status"] == "True"
+                for one in self.get("apiservice", name).get("status", {}).get("conditions", [])
+            ),
+            f"{name} is served",
+            patience,
         )
 
     def _is_rolled_out(self, namespace, name) -> bool:
@@ -209,8 +234,8 @@ class QueueLab(Lab):
         return [*told, *warnings[-15:]]
 
 
-def build_all(profile, second_scheduler=False) -> None:
+def build_all(profile, with_scheduler=False) -> None:
     """Build what such a lab needs; raises build.Unavailable where it is not to be had."""
     build.programs()
-    for recipe in _recipes(profile, second_scheduler):
+    for recipe in _recipes(profile, with_scheduler):
         recipe.programs()
