@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from controller import cluster_playbook
+from lab import Lab
 from module_call import call
 from queue_world import appwrapper, cluster_queue, flavor, running, team
 
@@ -47,7 +48,6 @@ def annotation(lab, name=OURS):
     return lab.get("clusterqueue", name)["metadata"].get("annotations", {}).get(ANNOTATION)
 
 
-KWOK = "kwok.x-k8s.io/node"
 #: What is done to nodes, how it is undone, and the GPUs that slack lends then; None for all.
 LOSSES = {
     "EVICT": ("label node gpu-0 {mark}=EVICT", "label node gpu-0 {mark}-", "8"),
@@ -57,35 +57,34 @@ LOSSES = {
         "0",
     ),
     "cordoned": ("cordon gpu-1", "uncordon gpu-1", "8"),
-    "unreachable": ("annotate node gpu-2 {kwok}-", "annotate node gpu-2 {kwok}=fake", "8"),
+    "unreachable": ("", "delete node gpu-dead", "8"),
     "WARN": ("label node gpu-0 {mark}=WARN", "label node gpu-0 {mark}-", None),
     "tainted": ("taint node gpu-2 team=red:NoSchedule", "taint node gpu-2 team-", None),
 }
 
 
-def kubectl(lab, text):
-    """Run kubectl, and wait until a node without a kubelet has its taint, or has it no more."""
-    lab.kubectl(*text.format(mark=MARK, kwok=KWOK).split())
-    if KWOK in text.format(mark=MARK, kwok=KWOK):
-        lab.wait(
-            lambda: (
-                any(
-                    taint["key"] == "node.kubernetes.io/unreachable"
-                    for taint in lab.get("node", "gpu-2")["spec"].get("taints", [])
-                )
-                is text.endswith("-")
-            ),
-            "the node's taint follows",
-            120,
-        )
+def lose(lab, done):
+    """Run kubectl, or make a node without a kubelet and wait until it counts as unreachable."""
+    if done:
+        lab.kubectl(*done.format(mark=MARK).split())
+        return
+    Lab.make_nodes(lab, ["gpu-dead"])
+    lab.wait(
+        lambda: any(
+            taint["key"] == "node.kubernetes.io/unreachable"
+            for taint in lab.get("node", "gpu-dead")["spec"].get("taints", [])
+        ),
+        "the node is unreachable",
+        180,
+    )
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_slack_is_what_appwrapper_makes_it(queue, loss):
     done, undone, gpus = LOSSES[loss]
     before = lending_limits(queue, OURS)
-    kubectl(queue, done)
     try:
+        lose(queue, done)
         planned = slack_quota(queue, queue=OURS, _ansible_check_mode=True, _ansible_diff=True)
         assert lending_limits(queue, OURS) == before, "check mode writes nothing"
         first, second = (slack_quota(queue, queue=OURS) for _number in range(2))
@@ -98,7 +97,7 @@ def test_slack_is_what_appwrapper_makes_it(queue, loss):
         if queue.profile.name == "mlbatch":
             queue.wait(lambda: lending_limits(queue, THEIRS) == limits, "AppWrapper does the same")
     finally:
-        kubectl(queue, undone)
+        queue.kubectl(*undone.format(mark=MARK).split())
     # The operator's limits are back, and nothing of ours is left.
     slack_quota(queue, queue=OURS)
     assert (lending_limits(queue, OURS), annotation(queue)) == (before, None)

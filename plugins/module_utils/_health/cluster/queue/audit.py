@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple
 
 from ...model import UNKNOWN, CheckResult, Finding, Measurement, Subject, concluded
 from ...text import plain
-from .figures import AuditSettings, Figures, as_json, figures_of, plain_number
+from .figures import AuditSettings, QuotaFigures, as_json, figures_of, plain_number
 from .quota_findings import quota_findings
 from .state import QueueState
 from .workload_findings import workload_findings
@@ -104,7 +104,7 @@ def _queue_rows(state: QueueState, settings: AuditSettings) -> List[Dict[str, An
     ]
 
 
-def _measurements(state: QueueState, figures: Figures) -> Iterator[Measurement]:
+def _measurements(state: QueueState, figures: QuotaFigures) -> Iterator[Measurement]:
     for row in figures.rows:
         labels = {"queue": row.queue, "flavor": row.flavor, "resource": row.resource}
         for name, amount in (

@@ -64,13 +64,13 @@ class FlavorTotals(NamedTuple):
     slack_lost: Fraction
 
 
-class Figures(NamedTuple):
+class QuotaFigures(NamedTuple):
     rows: List[QuotaRow]
     totals: List[FlavorTotals]
     capacities: Dict[str, FlavorCapacity]
 
 
-def figures_of(state: QueueState, settings: AuditSettings) -> Figures:
+def figures_of(state: QueueState, settings: AuditSettings) -> QuotaFigures:
     """The figures of the queue."""
     rows = _rows(state)
     capacities = {
@@ -94,7 +94,7 @@ def figures_of(state: QueueState, settings: AuditSettings) -> Figures:
                 settings.slack_queue,
             )
         )
-    return Figures(rows, totals, capacities)
+    return QuotaFigures(rows, totals, capacities)
 
 
 def _rows(state: QueueState) -> List[QuotaRow]:

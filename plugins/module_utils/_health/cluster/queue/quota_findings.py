@@ -11,7 +11,7 @@ from typing import Dict, Iterator, List, Set, Tuple
 from ...knowledge.cluster import GPU
 from ...model import FAIL, WARN, Finding, Subject
 from ...node_names import fold_few
-from .figures import AuditSettings, Figures, FlavorTotals, amount_text, as_json, resource_text
+from .figures import AuditSettings, QuotaFigures, FlavorTotals, amount_text, as_json, resource_text
 from .objects import ClusterQueue, Workload
 from .state import QueueState, is_gpu
 
@@ -23,7 +23,9 @@ _SHARED = ("cpu", "memory")
 _WAITS = ("QuotaReserved", "Admitted")
 
 
-def quota_findings(state: QueueState, settings: AuditSettings, figures: Figures) -> List[Finding]:
+def quota_findings(
+    state: QueueState, settings: AuditSettings, figures: QuotaFigures
+) -> List[Finding]:
     """All findings about quota and queues."""
     findings: List[Finding] = []
     for totals in figures.totals:
@@ -39,7 +41,7 @@ def quota_findings(state: QueueState, settings: AuditSettings, figures: Figures)
 # ---- quota and capacity ----
 
 
-def _capacity_findings(totals: FlavorTotals, figures: Figures) -> Iterator[Finding]:
+def _capacity_findings(totals: FlavorTotals, figures: QuotaFigures) -> Iterator[Finding]:
     subject = Subject("flavor", name=totals.flavor)
     what, evidence = resource_text(totals.resource), as_json(totals)
     nodes = f"{totals.nodes} node{'' if totals.nodes == 1 else 's'}"
@@ -87,7 +89,7 @@ def _capacity_findings(totals: FlavorTotals, figures: Figures) -> Iterator[Findi
         )
 
 
-def _lost_nodes(totals: FlavorTotals, figures: Figures) -> str:
+def _lost_nodes(totals: FlavorTotals, figures: QuotaFigures) -> str:
     """The nodes that lost the resource, with their reasons."""
     by_reason: Dict[str, List[str]] = defaultdict(list)
     for loss in figures.capacities[totals.flavor].losses:
