@@ -20,7 +20,8 @@ description:
     marked V(EVICT) or V(TESTING), and while it has a taint that pods of the flavor do not tolerate.
     A taint whose key is a resource of the node, such as C(nvidia.com/gpu), does not count.
   - Runs on a host with a kubeconfig for the cluster, usually the controller. Needs the rights to
-    list nodes, pods, namespaces, PriorityClasses and the objects of Kueue; nothing is written.
+    list nodes, pods, events, namespaces, PriorityClasses and the objects of Kueue; nothing is
+    written.
   - V(unknown) when the cluster cannot be read, or does not serve the API of Kueue.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)

@@ -110,6 +110,7 @@ HEALTHY = {
     "clusterqueues": [cluster_queue("blue"), cluster_queue("red"), cluster_queue(SLACK)],
     "localqueues": [local_queue("blue", "blue"), local_queue("red", "red")],
     "workloads": [workload()],
+    "events": [],
     "nodes": [node("gpu1"), node("gpu2"), node("gpu3")],
     "pods": [pod("blue"), pod("kube-system", gpus="")],
     "namespaces": [{"metadata": {"name": "blue"}}],
@@ -384,9 +385,25 @@ def test_each_fault_has_its_finding(lists, expected):
     assert findings(**lists) == expected
 
 
-def test_the_misspelt_resource_is_named_with_kueues_own_message():
-    waiting = workload(conditions=[condition("QuotaReserved", "False", "Pending", KUEUE)])
-    said = messages(clusterqueues=with_queue(MISSPELT), workloads=[waiting])[-1]
+def event(message, time):
+    about = {"kind": "Workload", "namespace": "blue", "name": "train"}
+    return {"involvedObject": about, "type": "Warning", "message": message, "lastTimestamp": time}
+
+
+@pytest.mark.parametrize(
+    "conditions, events",
+    [
+        ([condition("QuotaReserved", "False", "Pending", KUEUE)], []),
+        # Kueue 0.10.2 may lose the condition.
+        (
+            [condition("PodsReady", "False", "PodsReady", "Not all pods are ready")],
+            [event(KUEUE, "2026-11-26T04:30:50Z"), event("older", "2026-11-26T04:30:49Z")],
+        ),
+    ],
+)
+def test_the_misspelt_resource_is_named_with_kueues_own_message(conditions, events):
+    waiting = workload(conditions=conditions)
+    said = messages(clusterqueues=with_queue(MISSPELT), workloads=[waiting], events=events)[-1]
     assert said == (
         "quota for nvidia.com/GPU, which no node has, expected a resource of the nodes "
         "(nvidia.com/gpu); ClusterQueues: blue; Kueue says of Workload blue/train: " + KUEUE

@@ -125,12 +125,24 @@ class Workload(NamedTuple):
     #: The ClusterQueue that reserved quota; "" for none.
     cluster_queue: str
     conditions: Dict[str, Condition]
-    #: False: a person or a controller deactivated it.
-    active: bool
+    #: The newest warning among its events, see `WorkloadWarning`.
+    warning: str = ""
 
     def has(self, condition: str) -> bool:
         found = self.conditions.get(condition)
         return found is not None and found.status == "True"
+
+
+class WorkloadWarning(NamedTuple):
+    """An event about a workload. Kueue writes the reason of a wait as an event, too, and Kueue 0.10
+    loses the one in the conditions when another client changes the workload meanwhile.
+    """
+
+    namespace: str
+    name: str
+    #: RFC 3339, so that texts compare as times.
+    time: str
+    message: str
 
 
 class ClusterNode(NamedTuple):
@@ -314,9 +326,20 @@ def read_workload(one: ApiObject) -> List[Workload]:
             tuple(_pod_set(pods) for pods in mappings_in(spec.get("podSets"))),
             text(mapping(status.get("admission")).get("clusterQueue")),
             _conditions(status),
-            spec.get("active") is not False,
         )
     ] * bool(_name(one))
+
+
+def read_warning(one: ApiObject) -> List[WorkloadWarning]:
+    about, message = mapping(one.get("involvedObject")), text(one.get("message"))
+    return [
+        WorkloadWarning(
+            text(about.get("namespace")),
+            text(about.get("name")),
+            text(one.get("lastTimestamp")) or text(one.get("eventTime")),
+            message[:_MOST_WORDS],
+        )
+    ] * bool(message)
 
 
 def _pod_set(pods: Dict[str, Any]) -> PodSet:

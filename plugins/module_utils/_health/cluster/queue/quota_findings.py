@@ -110,7 +110,7 @@ def kueue_message(workload: Workload) -> str:
         condition = workload.conditions.get(name)
         if condition and condition.status != "True" and condition.message:
             return condition.message
-    return ""
+    return workload.warning
 
 
 def _unknown_resources(state: QueueState) -> Iterator[Finding]:

@@ -19,24 +19,21 @@ from .objects import (
     Resources,
     RunningPod,
     Workload,
+    WorkloadWarning,
     add,
     read_cluster_queue,
     read_flavor,
     read_local_queue,
     read_node,
     read_running_pod,
+    read_warning,
     read_workload,
 )
 from .served import ServedApi, bounded_list, served_api
 
 #: Most objects of a list. Kubernetes supports 5,000 nodes and 150,000 pods.
-_MOST_FLAVORS, _MOST_QUEUES, _MOST_NODES, _MOST_WORKLOADS, _MOST_PODS = (
-    1_000,
-    10_000,
-    20_000,
-    100_000,
-    200_000,
-)
+_MOST_FLAVORS, _MOST_QUEUES, _MOST_NODES = 1_000, 10_000, 20_000
+_MOST_WORKLOADS, _MOST_EVENTS, _MOST_PODS = 100_000, 100_000, 200_000
 #: The label of MLBatch's team namespaces, where one LocalQueue has one ClusterQueue.
 MLBATCH = "mlbatch-team-namespace"
 
@@ -75,6 +72,13 @@ def queue_state() -> Procedure[QueueState]:
     queues = yield from bounded_list(api.path("clusterqueues"), read_cluster_queue, _MOST_QUEUES)
     local = yield from bounded_list(api.path("localqueues"), read_local_queue, _MOST_QUEUES)
     workloads = yield from bounded_list(api.path("workloads"), _unfinished, _MOST_WORKLOADS)
+    warnings = yield from bounded_list(
+        "/api/v1/events",
+        read_warning,
+        _MOST_EVENTS,
+        fieldSelector="involvedObject.kind=Workload,type=Warning",
+    )
+    newest = {(one.namespace, one.name): one.message for one in sorted(warnings, key=_time)}
     nodes = yield from bounded_list("/api/v1/nodes", read_node, _MOST_NODES)
     teams = frozenset(queue.namespace for queue in local)
     system: Dict[str, Resources] = {}
@@ -93,13 +97,17 @@ def queue_state() -> Procedure[QueueState]:
         {flavor.name: flavor for flavor in flavors},
         queues,
         local,
-        workloads,
+        [one._replace(warning=newest.get((one.namespace, one.name), "")) for one in workloads],
         [node for node in nodes if not node.deleted],
         pods,
         system,
         frozenset(marked),
         max(usual, default=0),
     )
+
+
+def _time(warning: WorkloadWarning) -> str:
+    return warning.time
 
 
 def _unfinished(one: ApiObject) -> List[Workload]:
