@@ -104,11 +104,9 @@ class PodSet(NamedTuple):
 
     name: str
     size: int
-    scheduler: str
     #: What one pod requests, as the scheduler counts.
     requests: Resources
     node_selector: Dict[str, str]
-    tolerations: Tuple[NodeToleration, ...]
 
 
 class Workload(NamedTuple):
@@ -348,10 +346,8 @@ def _pod_set(pods: Dict[str, Any]) -> PodSet:
     return PodSet(
         text(pods.get("name")),
         1 if count is None else count,
-        text(spec.get("schedulerName")),
         pod_requests(spec),
         texts(spec.get("nodeSelector")),
-        read_tolerations(spec.get("tolerations")),
     )
 
 

@@ -29,7 +29,7 @@ from .objects import (
     read_warning,
     read_workload,
 )
-from .served import ServedApi, bounded_list, served_api
+from .served import bounded_list, served_api
 
 #: Most objects of a list. Kubernetes supports 5,000 nodes and 150,000 pods.
 _MOST_FLAVORS, _MOST_QUEUES, _MOST_NODES = 1_000, 10_000, 20_000
@@ -39,7 +39,6 @@ MLBATCH = "mlbatch-team-namespace"
 
 
 class QueueState(NamedTuple):
-    api: ServedApi
     flavors: Dict[str, Flavor]
     cluster_queues: List[ClusterQueue]
     local_queues: List[LocalQueue]
@@ -93,7 +92,6 @@ def queue_state() -> Procedure[QueueState]:
     )
     usual = yield from items("/apis/scheduling.k8s.io/v1/priorityclasses", keep=_usual_priority)
     return QueueState(
-        api,
         {flavor.name: flavor for flavor in flavors},
         queues,
         local,
