@@ -11,8 +11,8 @@ short_description: Show the verdict as the last output on the screen
 version_added: 0.1.0
 description:
   - Shows the summary of M(autopilot.gpu.verdict) at the end of the playbook, after the recap, and
-    the summaries of M(autopilot.gpu.replay), M(autopilot.gpu.calibrate) and
-    M(autopilot.gpu.status).
+    the summaries of M(autopilot.gpu.replay), M(autopilot.gpu.calibrate), M(autopilot.gpu.status)
+    and M(autopilot.gpu.quota_audit).
   - When a play with a verdict matches no host, it reports that nothing was checked and exits with
     status 2, so that a mistyped pattern or an empty inventory does not pass; Ansible itself would
     exit with 0.

@@ -33,7 +33,7 @@ options:
     description: The playbook whose variables are validated.
     type: str
     required: true
-    choices: [preflight, inflight, postflight, capture, compare, replay, calibrate, status, forget, agent]
+    choices: [preflight, inflight, postflight, capture, compare, replay, calibrate, status, forget, quota, agent]
 extends_documentation_fragment:
   - autopilot.gpu._attributes.controller
 attributes:

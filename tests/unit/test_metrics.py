@@ -117,7 +117,7 @@ def test_the_table_is_sound():
         assert (
             metric.name.startswith("autopilot_")
             and metric.help.endswith(".")
-            and metric.check in ("", *registry.NAMES, "gpu_usage")
+            and metric.check in ("", *registry.NAMES, "gpu_usage", "quota_audit")
         )
         assert not set(metric.labels) & {"node", "phase", "job", "instance"}, "labels of the group"
 
@@ -156,8 +156,12 @@ def test_every_measurement_of_a_check_has_a_metric():
                 made.add(
                     (ast.unparse(call.args[0]).strip("'"), ast.unparse(call.args[2]).strip("'"))
                 )
-    # A constant, both kinds of counted memory, a claim's two times, and what our kernels do.
+    # A constant, both kinds of counted memory, a claim's two times, the figures of quota, and what
+    # our kernels do.
     made -= {("NAME", "bytes/s"), ("name", "unit"), ("name", "seconds"), ("metric", "unit")}
+    made -= {("name", "quantity")}
+    made |= {(f"quota_{figure}", "quantity") for figure in ("nominal", "used", "borrowed")}
+    made |= {(f"flavor_{figure}", "quantity") for figure in ("capacity", "schedulable", "quota")}
     made |= {("gpu_memory_bandwidth", "bytes/s"), ("gpu_compute_rate", "FLOP/s")}
     made |= {
         ("pcie_bandwidth", "bytes/s"),

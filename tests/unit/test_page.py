@@ -991,3 +991,27 @@ def test_the_files_of_the_page_come_with_the_collection():
     names = sorted(path.name for path in HERE.glob("page.*") if path.suffix != ".py")
     assert names == ["page.css", "page.html.j2", "page.js"]
     assert not [name for name in names for pattern in ignored if Path(name).match(pattern)]
+
+
+def test_an_audit_of_quota_has_a_section():
+    def measured(name, value, **labels):
+        return {"name": name, "value": value, "unit": "quantity", "labels": labels}
+
+    of_queue = {"queue": "<b>blue", "flavor": "h100", "resource": "nvidia.com/gpu"}
+    of_flavor = {"flavor": "h100", "resource": "memory"}
+    audit = {
+        "check": "quota_audit",
+        "status": "pass",
+        "summary": "",
+        "measurements": [
+            measured("quota_nominal", 8, **of_queue),
+            measured("quota_used", 12, **of_queue),
+            measured("flavor_capacity", 1 << 40, **of_flavor),
+            measured("flavor_capacity", 1, other="label"),
+        ],
+    }
+    page = html_of({"nodes": [{"name": "here", "fit": "fit", "health": [audit]}]})
+    text = " ".join(Reader(page).text.split())
+    assert "Quota by ClusterQueue ClusterQueue flavor resource quota used borrowed" in text
+    assert "<b>blue h100 nvidia.com/gpu 8 12" in text and "h100 memory 1,024 GiB" in text
+    assert "Quota of the queue" not in html_of({"nodes": []})

@@ -125,7 +125,13 @@ def test_groups_and_routing_are_what_the_modules_give():
     assert (done.returncode, done.stderr) == (0, "")
     groups = load("meta/runtime.yml")["action_groups"]
     assert set(MODULES) > set(groups["gpu"]) > set(registry.names_of_pass())
-    assert groups["cluster"] == ["node_mark", "team_plan", "volume_claim"]
+    assert groups["cluster"] == [
+        "node_mark",
+        "quota_audit",
+        "slack_quota",
+        "team_plan",
+        "volume_claim",
+    ]
 
 
 def test_no_module_is_run_on_a_node_by_an_action_of_ansible_core():

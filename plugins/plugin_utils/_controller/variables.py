@@ -105,6 +105,17 @@ PLAYBOOKS: dict[str, Spec] = {
         **_prefixed("agent", namespace=_TEXT, audience=_TEXT, kubeconfig=_PATH, context=_TEXT),
     },
     "forget": {"forget_nodes": _LIST},
+    "quota": _prefixed(
+        "quota",
+        fail_on={"type": "str", "choices": ["never", "fail", "unknown", "warn"]},
+        slack_queue=_TEXT,
+        label_key={"type": "str", "no_log": False},
+        tolerations={"type": "list", "elements": "dict"},
+        scheduler=_TEXT,
+        timeout=_NUMBER,
+        kubeconfig=_PATH,
+        context=_TEXT,
+    ),
     "agent": {"state": _TEXT, **_prefixed("agent", hosts=_ANY)},
 }
 #: The phases of a job: their playbooks run the roles `checks` and `mesh`.

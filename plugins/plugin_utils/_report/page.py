@@ -60,6 +60,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import (
     page_commands,
     page_heat,
     page_links,
+    page_quota,
 )
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_changes import changes_of
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_grid import BAD, grid_of
@@ -239,6 +240,7 @@ def _of_nodes(report: RunReport) -> dict[str, t.Any]:
         "several_gpus": len({row.gpus for row in rows if row.gpus}) > 1,
         "nodes": len(nodes),
         "charts": page_links.charts_of(nodes, anchors),
+        "quotas": page_quota.quota_of(nodes),
         "short": short_names(name_of(node.name) for node in nodes),
     }
 

@@ -104,11 +104,9 @@ class PodSet(NamedTuple):
 
     name: str
     size: int
-    scheduler: str
     #: What one pod requests, as the scheduler counts.
     requests: Resources
     node_selector: Dict[str, str]
-    tolerations: Tuple[NodeToleration, ...]
 
 
 class Workload(NamedTuple):
@@ -125,12 +123,24 @@ class Workload(NamedTuple):
     #: The ClusterQueue that reserved quota; "" for none.
     cluster_queue: str
     conditions: Dict[str, Condition]
-    #: False: a person or a controller deactivated it.
-    active: bool
+    #: The newest warning among its events, see `WorkloadWarning`.
+    warning: str = ""
 
     def has(self, condition: str) -> bool:
         found = self.conditions.get(condition)
         return found is not None and found.status == "True"
+
+
+class WorkloadWarning(NamedTuple):
+    """An event about a workload. Kueue writes the reason of a wait as an event, too, and Kueue 0.10
+    loses the one in the conditions when another client changes the workload meanwhile.
+    """
+
+    namespace: str
+    name: str
+    #: RFC 3339, so that texts compare as times.
+    time: str
+    message: str
 
 
 class ClusterNode(NamedTuple):
@@ -187,7 +197,8 @@ def _taints(value: Any) -> Tuple[NodeTaint, ...]:
     )
 
 
-def _tolerations(value: Any) -> Tuple[NodeToleration, ...]:
+def read_tolerations(value: Any) -> Tuple[NodeToleration, ...]:
+    """Tolerations in the form of Kubernetes."""
     return tuple(
         NodeToleration(
             text(one.get("key")),
@@ -247,7 +258,7 @@ def read_flavor(one: ApiObject) -> List[Flavor]:
             name,
             texts(spec.get("nodeLabels")),
             _taints(spec.get("nodeTaints")),
-            _tolerations(spec.get("tolerations")),
+            read_tolerations(spec.get("tolerations")),
         )
     ] * bool(name)
 
@@ -313,9 +324,20 @@ def read_workload(one: ApiObject) -> List[Workload]:
             tuple(_pod_set(pods) for pods in mappings_in(spec.get("podSets"))),
             text(mapping(status.get("admission")).get("clusterQueue")),
             _conditions(status),
-            spec.get("active") is not False,
         )
     ] * bool(_name(one))
+
+
+def read_warning(one: ApiObject) -> List[WorkloadWarning]:
+    about, message = mapping(one.get("involvedObject")), text(one.get("message"))
+    return [
+        WorkloadWarning(
+            text(about.get("namespace")),
+            text(about.get("name")),
+            text(one.get("lastTimestamp")) or text(one.get("eventTime")),
+            message[:_MOST_WORDS],
+        )
+    ] * bool(message)
 
 
 def _pod_set(pods: Dict[str, Any]) -> PodSet:
@@ -324,10 +346,8 @@ def _pod_set(pods: Dict[str, Any]) -> PodSet:
     return PodSet(
         text(pods.get("name")),
         1 if count is None else count,
-        text(spec.get("schedulerName")),
         pod_requests(spec),
         texts(spec.get("nodeSelector")),
-        _tolerations(spec.get("tolerations")),
     )
 
 

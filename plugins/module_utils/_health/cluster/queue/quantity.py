@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Optional
 
 from ...lenient import number
@@ -23,16 +24,24 @@ _FORM = re.compile(
 #: The API server caps quantities at this value, and rounds them up to a multiple of 1n.
 _LARGEST = (1 << 63) - 1
 _SMALLEST = Fraction(1, 10**9)
+#: A longer text is no quantity.
+_MOST_CHARACTERS = 100
 #: Decimal powers of 1000 from n to E.
 _POWERS = range(6, -4, -1)
 
 
 def parse_quantity(value: Any) -> Optional[Fraction]:
     """The amount of a quantity, as text or as a JSON number; None for anything else."""
-    if not isinstance(value, str):
-        plain = number(value)
-        return None if plain is None else _limited(Fraction(value))
-    found = _FORM.fullmatch(value.strip())
+    if isinstance(value, str):
+        return _parse(value[:_MOST_CHARACTERS])
+    plain = number(value)
+    return None if plain is None else _limited(Fraction(value))
+
+
+# Thousands of nodes and pods share a few quantities.
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> Optional[Fraction]:
+    found = _FORM.fullmatch(text.strip())
     if not found:
         return None
     sign, digits, binary, exponent, decimal = found.groups()

@@ -153,6 +153,65 @@ _OF_USAGE: Tuple[Metric, ...] = (
     ),
 )
 
+#: The check of the cluster's queue, which says nothing about the host that ran it.
+_QUOTA = "quota_audit"
+_QUEUE, _FLAVOR = ("queue", "flavor", "resource"), ("flavor", "resource")
+#: Measurement, unit, and metric of the audit. Units are those of the resource: GPUs, cores, bytes.
+_OF_QUOTA: Tuple[Tuple[str, str, Metric], ...] = tuple(
+    (measurement, unit, Metric(name, text, labels, _QUOTA))
+    for measurement, unit, name, text, labels in (
+        (
+            "quota_nominal",
+            "quantity",
+            "autopilot_quota_nominal",
+            "Nominal quota of a ClusterQueue.",
+            _QUEUE,
+        ),
+        (
+            "quota_used",
+            "quantity",
+            "autopilot_quota_used",
+            "Quota that admitted workloads of a ClusterQueue use, borrowed quota included.",
+            _QUEUE,
+        ),
+        (
+            "quota_borrowed",
+            "quantity",
+            "autopilot_quota_borrowed",
+            "Quota that a ClusterQueue borrows from its cohort.",
+            _QUEUE,
+        ),
+        (
+            "queue_workloads",
+            "workloads",
+            "autopilot_queue_workloads",
+            "Workloads of a ClusterQueue: admitted, pending.",
+            ("queue", "state"),
+        ),
+        (
+            "flavor_capacity",
+            "quantity",
+            "autopilot_flavor_capacity",
+            "Capacity of the nodes of a flavor.",
+            _FLAVOR,
+        ),
+        (
+            "flavor_schedulable",
+            "quantity",
+            "autopilot_flavor_schedulable",
+            "Capacity of the nodes of a flavor that new pods can use.",
+            _FLAVOR,
+        ),
+        (
+            "flavor_quota",
+            "quantity",
+            "autopilot_flavor_quota",
+            "Quota of all ClusterQueues for a flavor, with the lending limit of the slack queue.",
+            _FLAVOR,
+        ),
+    )
+)
+
 _OF_RUN: Tuple[Metric, ...] = (
     Metric(
         "autopilot_run_status",
@@ -201,11 +260,12 @@ def _metrics_of(check: Check) -> List[Metric]:
     ]
 
 
-#: All metrics: of nodes, of checks, of captures of GPU usage, of the run.
+#: All metrics: of nodes, of checks, of captures of GPU usage, of the queue, of the run.
 METRICS: Tuple[Metric, ...] = (
     *_OF_NODE,
     *(metric for check in registry.every() for metric in _metrics_of(check)),
     *_OF_USAGE,
+    *(metric for _measurement, _unit, metric in _OF_QUOTA),
     *_OF_RUN,
 )
 
@@ -225,6 +285,7 @@ MEASURED: Dict[Tuple[str, str, str], str] = {
         "gpu_usage_memory_occupied",
         "ratio",
     ): "autopilot_gpu_usage_memory_occupied_ratio",
+    **{(_QUOTA, measurement, unit): metric.name for measurement, unit, metric in _OF_QUOTA},
 }
 #: Metric and divisor of the value by check, measure and unit of a mesh's matrix.
 _CELLS: Dict[Tuple[str, str, str], Tuple[str, float]] = {
@@ -332,6 +393,8 @@ def _fitness_samples(node: NodeReport, finished: float) -> List[Sample]:
         Sample("autopilot_node_status", {}, _rank(node.verdict.status)),
         Sample("autopilot_last_run_timestamp_seconds", {}, finished),
     ]
+    if {result.check for result in node.verdict.results} == {_QUOTA}:
+        return samples
     if node.verdict.fit in (FIT, UNFIT):
         samples.append(Sample("autopilot_node_fit", {}, float(node.verdict.fit == FIT)))
     if node.verdict.fit == FIT:

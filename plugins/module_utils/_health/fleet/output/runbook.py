@@ -23,13 +23,14 @@ from ...knowledge.findings import (
     links,
     network,
     node,
+    queue,
     usage,
 )
 from ...model import STATUSES, Finding
 from ...node import registry
 
 #: The tables of codes that several checks share or that belong to no check.
-SHARED = (node, activity, gpu, errors, links, dcgm, network, host, changes, cluster, usage)
+SHARED = (node, activity, gpu, errors, links, dcgm, network, host, changes, cluster, queue, usage)
 #: Text by code: from the shared tables, and from the record of each check.
 FINDINGS: Dict[str, FindingText] = {
     **{code: text for table in SHARED for code, text in table.FINDINGS.items()},
