@@ -52,7 +52,9 @@ _KUEUE_TREE = ("config/components", "config/default")
 _APPWRAPPER_TREE = tuple(
     f"config/{name}" for name in ("crd", "default", "internalcert", "manager", "rbac", "webhook")
 )
-_KUBERAY_TREE = tuple(f"ray-operator/config/{name}" for name in ("crd", "default", "manager", "rbac"))
+_KUBERAY_TREE = tuple(
+    f"ray-operator/config/{name}" for name in ("crd", "default", "manager", "rbac")
+)
 _KUEUE_LEASES = ("c1f6bfd2.kueue.x-k8s.io",)
 _APPWRAPPER_LEASES = ("f134c674.codeflare.dev",)
 _KUBERAY_LEASES = ("ray-operator-leader",)
@@ -184,9 +186,7 @@ _RELEASES = (
         "1.9.3",
         21,
         "70a6c773bcd3c8ccd6d046ba864deeda58b3cd3e2fb5b259af88c33eaf998576",
-        Image(
-            "training-operator", "ghcr.io/kubeflow/training-v1/training-operator", "v1-d6eb98e"
-        ),
+        Image("training-operator", "ghcr.io/kubeflow/training-v1/training-operator", "v1-d6eb98e"),
     ),
     _kuberay("1.1.0", 20, "beb87ef9ed791ad8a26a06aea5f9e9705f7c803996bb9f001174d118478f8321"),
     _kuberay("1.6.2", 22, "7c39c28f50ec38f301363663d39723dfc0b8d8ed01ba88747eca35bdea8ec45c"),

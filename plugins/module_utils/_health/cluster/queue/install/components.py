@@ -91,8 +91,8 @@ def objects_of(
     component: str, settings: QueueSettings, rendered: List[ApiObject], codec: Codec
 ) -> List[ApiObject]:
     """The objects of a component, labelled. ``rendered`` are those of its release."""
-    make = {
-        "priorities": lambda: own_objects.priority_classes(),
+    make: Dict[str, Callable[[], List[ApiObject]]] = {
+        "priorities": own_objects.priority_classes,
         "scheduler": lambda: _scheduler(settings, rendered, codec),
         "namespace": lambda: [own_objects.namespace(settings.namespace)],
         "training_operator": lambda: _training_operator(settings, rendered),
@@ -102,8 +102,8 @@ def objects_of(
         "queues": lambda: own_objects.queue_objects(
             settings.versions["kueue"], settings.topologies, settings.flavors, settings.slack
         ),
-    }[component]
-    objects = copy.deepcopy(make())
+    }
+    objects = copy.deepcopy(make[component]())
     if component in RELEASED:
         references = {
             image.container: edits.image_reference(image, settings.registry, settings.digests)
@@ -121,9 +121,7 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _scheduler(
-    settings: QueueSettings, rendered: List[ApiObject], codec: Codec
-) -> List[ApiObject]:
+def _scheduler(settings: QueueSettings, rendered: List[ApiObject], codec: Codec) -> List[ApiObject]:
     choice = settings.choice
     if not choice.name:
         return []

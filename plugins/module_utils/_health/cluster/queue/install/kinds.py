@@ -67,8 +67,11 @@ _KINDS = (
     ),
 )
 #: Kueue's kinds of which the queue has objects; their version is that of the object.
-_OF_KUEUE = (("Topology", "topologies"), ("ResourceFlavor", "resourceflavors"))
-_OF_KUEUE += (("ClusterQueue", "clusterqueues"),)
+_OF_KUEUE = (
+    ("Topology", "topologies"),
+    ("ResourceFlavor", "resourceflavors"),
+    ("ClusterQueue", "clusterqueues"),
+)
 _BY_NAME: Dict[Tuple[str, str], Kind] = {(one.group, one.kind): one for one in _KINDS}
 _RANK = {one.kind: rank for rank, one in enumerate(_KINDS)}
 _RANK.update({kind: len(_KINDS) + rank for rank, (kind, _plural) in enumerate(_OF_KUEUE)})

@@ -152,11 +152,7 @@ def appwrapper_config(
     own: Dict[str, Any] = {
         "userRBACAdmissionCheck": False,
         "defaultQueueName": DEFAULT_QUEUE,
-        "autopilot": {
-            "injectAntiAffinities": True,
-            "monitorNodes": True,
-            "resourceTaints": taints,
-        },
+        "autopilot": {"injectAntiAffinities": True, "monitorNodes": True, "resourceTaints": taints},
     }
     if parsed >= _KNOWS_WARN:
         own["autopilot"]["preferNoScheduleWeight"] = _PREFERENCE
@@ -225,4 +221,3 @@ def scheduler_config(
             }
         ],
     }
-

@@ -197,7 +197,9 @@ def scheduler_objects(
         )
     )
     objects.append(
-        _object("v1", "ConfigMap", "scheduler-config", where, data={"scheduler-config.yaml": config})
+        _object(
+            "v1", "ConfigMap", "scheduler-config", where, data={"scheduler-config.yaml": config}
+        )
     )
     objects.append(_scheduler_deployment(choice))
     if is_sakkara:

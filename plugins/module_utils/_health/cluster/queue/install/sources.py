@@ -48,7 +48,10 @@ def read_release(release: Release, directory: str) -> Files:
     ``.tar.gz``) in the directory. Raises `SourceError`.
     """
     name = archive_name(release)
-    archive, folder = os.path.join(directory, name), os.path.join(directory, name[: -len(".tar.gz")])
+    archive, folder = (
+        os.path.join(directory, name),
+        os.path.join(directory, name[: -len(".tar.gz")]),
+    )
     if os.path.isdir(folder):
         where, files = folder, _read_folder(folder, release.subtrees)
     elif os.path.isfile(archive):
