@@ -42,7 +42,8 @@ options:
     default: ''
   image_digests:
     description: Digests by C(repository:tag), as the result RV(autopilot.gpu.queue_sources#module:images)
-      lists them, for images whose digest this collection does not know.
+      lists them, for
+        images whose digest this collection does not know. An empty digest uses the image by its tag.
     type: dict
     default: {}
   sources:

@@ -139,10 +139,10 @@ def _release_problems(params: t.Mapping[str, t.Any]) -> list[str]:
             "path, such as registry.example/mirror"
         )
     for image, digest in params["image_digests"].items():
-        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        if digest != "" and not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
             problems.append(
                 f"image_digests: {digest!r} of {image} is invalid; expected sha256: and 64 "
-                "hexadecimal digits"
+                "hexadecimal digits, or an empty text to use the image by its tag"
             )
     image = params["sakkara_image"]
     if params["scheduler"] == "sakkara" and not _IMAGE.fullmatch(image):
@@ -226,6 +226,20 @@ def directory_of(params: t.Mapping[str, t.Any]) -> str:
 def codec() -> components.Codec:
     """YAML as the managers read it."""
     return components.Codec(yaml.safe_load, lambda value: yaml.safe_dump(value, sort_keys=False))
+
+
+def readable(value: t.Any) -> str:
+    """A value as YAML for a diff: texts of several lines as they are."""
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    def represent(dumper: t.Any, text: str) -> t.Any:
+        style = "|" if "\n" in text else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+    Dumper.add_representer(str, represent)
+    return str(yaml.dump(value, Dumper=Dumper, width=10_000))
 
 
 def render(

@@ -186,7 +186,6 @@ kept:
 """
 
 import hashlib
-import json
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
@@ -200,6 +199,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queu
     apply,
     components,
     kinds,
+    openshift,
     remove,
     sources,
 )
@@ -213,6 +213,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._queue import (
     OBJECT_OPTIONS,
     RELEASE_OPTIONS,
     directory_of,
+    readable,
     render,
     settings_of,
 )
@@ -230,9 +231,9 @@ def shown(one: ApiObject | None) -> str:
     """An object in a diff; a long one by its size and content hash."""
     if one is None:
         return ""
-    text = json.dumps(apply.comparable(one), indent=1, sort_keys=True)
+    text = readable(apply.comparable(one))
     if len(text) <= _MOST_SHOWN:
-        return text + "\n"
+        return text
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return f"{len(text)} characters, SHA-256 {digest}\n"
 
@@ -259,6 +260,7 @@ def install(module: AnsibleModule, cluster: Cluster) -> dict[str, t.Any]:
     params = module.params
     component = params["component"]
     settings = settings_of(params)
+    cluster.run(openshift.check_openshift_ai(component))
     objects = render(component, settings, directory_of(params), params["kubectl"])
     changes = cluster.run(
         apply.apply_objects(objects, module.check_mode, params["timeout"]),
