@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH):/usr/sbin:/sbin
 PYTEST = python -m pytest --junit-xml=.build/reports/$@.xml -o cache_dir=.build/reports/$@.cache
 # `make test`: fast by default. `make test-full`: everything.
 GATES := test-component test-smoke smoke-mesh
-GATES_FULL := test-unit component plays kubernetes mesh molecule
+GATES_FULL := test-unit component plays kubernetes queue mesh molecule
 # These measure nothing; two run at a time, and sanity is the longest.
 GATES_ASIDE := sanity lint docs test-unit
 GATES_ASIDE_FULL := matrix sanity lint docs artifact import
@@ -20,6 +20,8 @@ GATES_ASIDE_FULL := matrix sanity lint docs artifact import
 MESH_TESTS := $(addprefix tests/full/test_,monitoring_cluster.py mesh_cluster.py mesh_faults.py mesh_fabrics.py mesh_run.py rdma_run.py rdma_cluster.py mesh_interrupt.py network_checks.py cluster.py)
 # These need an API server, nodes or the agent's image; a worker makes them once, and has all of a file.
 KUBERNETES_TESTS := $(wildcard $(addprefix tests/full/test_,lab.py node_mark*.py volume_claim.py agents_inventory.py status.py job_action_cluster.py monitoring_objects.py agent_*.py))
+# These need Kueue and AppWrapper beside it; each file makes its own cluster.
+QUEUE_TESTS := $(wildcard tests/full/test_queue_*.py)
 OTHER_TESTS := $(addprefix tests/full/test_,matrix.py artifact.py newcomer.py)
 comma := ,
 space := $(subst ,, )
@@ -89,11 +91,15 @@ smoke-mesh: setup
 
 ##   make plays             playbooks, roles, callbacks and pages as users run them
 plays: setup
-	$(PYTEST) -n 4 --dist loadfile tests/full $(addprefix --ignore=,$(OTHER_TESTS) $(MESH_TESTS) $(KUBERNETES_TESTS))
+	$(PYTEST) -n 4 --dist loadfile tests/full $(addprefix --ignore=,$(OTHER_TESTS) $(MESH_TESTS) $(KUBERNETES_TESTS) $(QUEUE_TESTS))
 
 ##   make kubernetes        the agent, its role and its marks on a real Kubernetes; builds one (once, some minutes), needs root
 kubernetes: setup
 	$(PYTEST) -n 3 --dist loadfile $(KUBERNETES_TESTS)
+
+##   make queue             Kueue and AppWrapper on a real Kubernetes; builds them (once, some ten minutes), needs root
+queue: setup
+	$(PYTEST) $(QUEUE_TESTS)
 
 ##   make mesh              networks of namespaces on this machine, with every kind of fault; needs root
 mesh: setup

@@ -147,7 +147,7 @@ class Lab(Kubectl):
         """
         self.make_nodes([name], labels, gpus)
 
-    def make_nodes(self, names, labels=None, gpus=8):
+    def make_nodes(self, names, labels=None, gpus=8, annotations=None, taints=()):
         """Several such nodes."""
         resources = {
             "cpu": "64",
@@ -175,7 +175,9 @@ class Lab(Kubectl):
                         **({"nvidia.com/gpu.present": "true"} if gpus else {}),
                         **(labels or {}),
                     },
+                    "annotations": annotations or {},
                 },
+                "spec": {"taints": list(taints)},
                 "status": {"capacity": resources, "allocatable": resources, "conditions": [ready]},
             }
             for name in names

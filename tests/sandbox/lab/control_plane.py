@@ -33,13 +33,14 @@ class ControlPlane:
         self.authority = Authority(self.keys)
         self._issue_certificates()
         self._make_bridge()
-        self._processes = {"etcd": self._etcd()}
+        #: By name, while they are to run.
+        self.processes = {"etcd": self._etcd()}
         self._listener = world.forward(programs / "forward", f"{ADDRESS}:{_PORT}")
         self.server = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
         #: For what is in the lab's network, as nodes are.
         self.inner_server = f"https://{ADDRESS}:{_PORT}"
         inner = self.kubeconfig("admin-inside", self.keys / "admin", self.inner_server)
-        self._processes["kube-apiserver"] = self._api()
+        self.processes["kube-apiserver"] = self._api()
         self.wait_for_api()
         self._start_controllers(inner, scheduler, nodes)
 
@@ -58,6 +59,7 @@ class ControlPlane:
             names=names,
         )
         self.authority.issue(self.keys / "admin", "admin", ["system:masters"])
+        self.authority.issue(self.keys / "front-proxy", "front-proxy")
         signing_key(self.keys / "accounts")
 
     def _make_bridge(self) -> None:
@@ -102,11 +104,11 @@ END
 
     def _start(self, name, options):
         options = {"cert-dir": self.keys / "own", **options}
-        self._processes[name] = self._world.daemon(
+        self.processes[name] = self._world.daemon(
             name,
             [self._programs / name, *(f"--{option}={value}" for option, value in options.items())],
         )
-        return self._processes[name]
+        return self.processes[name]
 
     def _etcd(self):
         options = {
@@ -151,6 +153,16 @@ END
                 "allow-privileged": "true",
                 "authorization-mode": "Node,RBAC",
                 "enable-admission-plugins": "NodeRestriction",
+                # It has no kube-proxy beside it: webhooks are reached by their pods' addresses.
+                "enable-aggregator-routing": "true",
+                # As whom it asks those that serve parts of the API, and which users it names.
+                "proxy-client-cert-file": keys / "front-proxy.crt",
+                "proxy-client-key-file": keys / "front-proxy.key",
+                "requestheader-client-ca-file": self.authority.certificate,
+                "requestheader-allowed-names": "front-proxy",
+                "requestheader-username-headers": "X-Remote-User",
+                "requestheader-group-headers": "X-Remote-Group",
+                "requestheader-extra-headers-prefix": "X-Remote-Extra-",
                 # Otherwise it stays up for a minute after it was asked to end, for the sake of
                 # watches.
                 "shutdown-delay-duration": "0s",
@@ -173,7 +185,7 @@ current-context: lab
 
     def wait_for_api(self):
         try:
-            wait_until(self._ready, "the API server is ready", processes=self._processes)
+            wait_until(self._ready, "the API server is ready", processes=self.processes)
         except LabError as error:
             raise LabError(
                 f"{error}\n{self._world.tail('kube-apiserver')}\n{self._world.tail('etcd')}"
@@ -194,12 +206,12 @@ current-context: lab
     def stop_api(self):
         """End the API server: connections to it break, and new ones are refused."""
         self._listener.shutdown(socket.SHUT_RDWR)
-        kill(self._processes.pop("kube-apiserver"))
+        kill(self.processes.pop("kube-apiserver"))
 
     def start_api(self):
         """Start it again, at the same port and with the same data."""
-        if "kube-apiserver" in self._processes:
+        if "kube-apiserver" in self.processes:
             raise LabError("the API server is up already")
-        self._processes["kube-apiserver"] = self._api()
+        self.processes["kube-apiserver"] = self._api()
         self._listener.listen(128)
         self.wait_for_api()

@@ -17,7 +17,7 @@ from pathlib import Path
 _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def make(archive: Path, name, files, command, environment=None) -> Path:
+def make(archive: Path, name, files, command, environment=None, user="") -> Path:
     """Write the archive of the image ``name`` (a full one: `localhost/pause:1`); ``files``: by path
     in the image, files and directories of this machine.
     """
@@ -29,6 +29,7 @@ def make(archive: Path, name, files, command, environment=None) -> Path:
     settings = {
         "Env": [f"{key}={value}" for key, value in (environment or {}).items()],
         "Entrypoint": list(command),
+        "User": user,
         "WorkingDir": "/",
     }
     config = json.dumps(
