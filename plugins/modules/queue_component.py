@@ -208,7 +208,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._kube import (
     Cluster,
     connected,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._queue import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._queue_install import (
     HAS_YAML,
     OBJECT_OPTIONS,
     RELEASE_OPTIONS,

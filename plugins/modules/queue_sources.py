@@ -135,7 +135,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.qu
     Release,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._kube import within
-from ansible_collections.autopilot.gpu.plugins.module_utils._queue import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._queue_install import (
     HAS_YAML,
     RELEASE_OPTIONS,
     directory_of,

@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import tarfile
+import zlib
 from typing import Dict, IO, Iterator, Tuple
 
 from ....knowledge.queue_releases import Release
@@ -119,7 +120,7 @@ def _read_archive(archive: str, subtrees: Tuple[str, ...]) -> Files:
     try:
         with tarfile.open(archive, "r|gz") as opened:
             return _members(opened, archive, subtrees)
-    except (OSError, EOFError, tarfile.TarError) as error:
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise SourceError(f"{archive}: not a complete gzipped tar archive: {error}") from None
 
 

@@ -86,7 +86,7 @@ OBJECT_OPTIONS: dict[str, dict[str, t.Any]] = {
 }
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-_REGISTRY = re.compile(r"[a-z0-9][A-Za-z0-9.:_/-]*[A-Za-z0-9]")
+_REGISTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?(/[a-z0-9][a-z0-9._-]*)*")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _IMAGE = re.compile(r"[a-z0-9][a-z0-9.:_/-]*/[a-z0-9._/-]+:[A-Za-z0-9._-]+(@sha256:[0-9a-f]{64})?")
 #: Seconds that kubectl may take to render a release; the largest takes one or two.
