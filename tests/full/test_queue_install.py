@@ -80,7 +80,14 @@ def test_the_queue_is_installed_works_and_goes(place):
     gone = place.play(state="absent", queue_remove_workloads=True)
     assert gone.returncode == 0, gone.stdout
     place.kubectl("delete", "namespace", "alice", "--timeout=60s")
-    after = everything(place)
-    assert set(after) - set(before) == set() and set(before) - set(after) == set()
-    assert {name for name in before if before[name] != after[name]} == set()
+    place.wait(lambda: difference(before, everything(place)) == {}, "the cluster is as it was", 60)
     assert changed_items(place.play(state="absent")) == []
+
+
+def difference(before, after):
+    """What two states of a cluster do not have in common."""
+    return {
+        name: (before.get(name), after.get(name))
+        for name in before.keys() | after.keys()
+        if before.get(name) != after.get(name)
+    }

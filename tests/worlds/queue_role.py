@@ -91,6 +91,9 @@ def everything(lab) -> dict:
             one["kind"] in ("Endpoints", "EndpointSlice", "APIService", "Pod")
         )
         found[name] = "" if is_clock else meta["resourceVersion"]
+        if one.get("aggregationRule"):
+            # Written anew by the controller-manager whenever a role that it collects comes or goes.
+            found[name] = sorted(json.dumps(rule, sort_keys=True) for rule in one["rules"])
     return found
 
 
