@@ -231,6 +231,8 @@ def shown(one: ApiObject | None) -> str:
     """An object in a diff; a long one by its size and content hash."""
     if one is None:
         return ""
+    if one["kind"] == "Secret":
+        return "hidden, as it may hold keys\n"
     text = readable(apply.comparable(one))
     if len(text) <= _MOST_SHOWN:
         return text

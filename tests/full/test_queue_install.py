@@ -40,7 +40,7 @@ def place(request, tmp_path_factory):
             queue_components=["kueue", "appwrapper"],
             queue_scheduler="coscheduling" if profile == "current" else "none",
             queue_image_digests=BY_TAG,
-            queue_timeout=240,
+            queue_rollout_timeout=240,
             queue_slack_quotas={
                 "default-flavor": {"cpu": 8, "memory": "64Gi", "nvidia.com/gpu": 8, "pods": 100}
             },

@@ -186,7 +186,7 @@ def test_openshift_ai_that_manages_a_component_stops_an_installation(lab, play):
 
 
 def test_what_does_not_start_is_named_and_the_next_run_goes_on(lab, play):
-    message = refusal(play(**SMALL, queue_timeout=6))
+    message = refusal(play(**SMALL, queue_rollout_timeout=6))
     assert "kuberay is applied, but does not answer after 6 s" in message
     assert "Deployment mlbatch-system/kuberay-operator: pod kuberay-operator-" in message
     assert "run the playbook again" in message
@@ -216,7 +216,7 @@ def test_what_does_not_start_is_named_and_the_next_run_goes_on(lab, play):
             *("patch", "-n", "mlbatch-system", "pod", pod["metadata"]["name"]),
             *("--subresource=status", "--type=merge", "-p", json.dumps({"status": status})),
         )
-    message = refusal(play(**SMALL, queue_timeout=2))
+    message = refusal(play(**SMALL, queue_rollout_timeout=2))
     assert "CrashLoopBackOff: ended with exit code 2 (Error): panic: no kind RayCluster" in message
 
 

@@ -73,7 +73,7 @@ def queue_playbook(lab, directory, sources, **defaults):
             "queue_kubeconfig": str(lab.kubeconfig),
             "queue_kubectl": str(lab.kubectl_program),
             "queue_sources": str(sources),
-            "queue_timeout": 0,
+            "queue_rollout_timeout": 0,
             **defaults,
         },
     )
@@ -99,7 +99,7 @@ def everything(lab) -> dict:
 
 def changed_items(done) -> list:
     """The components that a run changed."""
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout
     return re.findall(r"^changed: \[localhost\] => \(item=(\w+)\)", done.stdout, re.MULTILINE)
 
 
