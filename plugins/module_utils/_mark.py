@@ -94,7 +94,14 @@ def mark(module: AnsibleModule) -> None:
         "mark": marked.mark,
         "before": marked.was,
         "refused": marked.refused,
+        "evacuating": list(marked.nudged.evacuating),
+        "still_running": list(marked.nudged.waiting),
     }
+    if marked.nudged.problem:
+        module.warn(
+            f"node {params['node']}: AppWrappers there act on the mark within a minute instead of "
+            f"at once: {marked.nudged.problem}"
+        )
     if module._diff:
         result["diff"] = {"before": marked.before, "after": marked.after}
     if marked.refused:

@@ -119,6 +119,20 @@ refused:
   type: str
   returned: always
   sample: ""
+evacuating:
+  description: AppWrappers with pods on the node that left their phase Running when the node became
+    EVICT, as C(namespace/name).
+  type: list
+  elements: str
+  returned: when the node was marked
+  sample: [blue/llama-70b]
+still_running:
+  description: AppWrappers with pods on the node that did not do so within some seconds, because
+    their controller is not configured to evacuate EVICT, or the caller may not write to them.
+  type: list
+  elements: str
+  returned: when the node was marked
+  sample: []
 """
 
 from ansible.module_utils.basic import AnsibleModule

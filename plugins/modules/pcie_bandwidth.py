@@ -16,6 +16,9 @@ description:
   - Judges the medians of the copy engine by the figure for the link (the PCIe generation and width
     that both GPU and slot support), and by GPUs of the same model in the node when at least three
     were measured.
+  - Other traffic in the host's memory slows copies too. A disturbed copy is repeated until two series
+    of samples agree. A rate that is too low is V(unknown) instead of V(fail) if other programs kept a
+    quarter of the processors busy, or if single samples reached the expected rate.
   - Reads the link's generation and width during the copies. A link that is narrower or slower than
     both ends support is a finding of its own.
   - V(skip) for GPUs in use. Needs only the driver, without toolkit or compiler.

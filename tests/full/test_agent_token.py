@@ -18,6 +18,7 @@ from _health.cluster import claim_objects, claim_procedures, mark_states
 from _health.cluster.client import MERGE, STRATEGIC, ApiError, Forbidden, Request, path_of
 from _health.cluster.mark_on_node import written_keys
 from _health.cluster.mark_writer import mark
+from _health.cluster.queue import nudge
 from _health.knowledge.marks import FITNESS_LABEL
 from agent_role import agent_playbook
 from autopilot_agent.cluster import gpu_reservation
@@ -30,6 +31,37 @@ KEY = RULES.label_key
 STAND_INS = {
     "agent_volumes": [{"name": "hardware", "hostPath": {"path": "/opt/hardware"}}],
     "agent_volume_mounts": [{"name": "hardware", "mountPath": "/opt/hardware"}],
+}
+#: As much of an AppWrapper's definition as a nudge takes.
+APPWRAPPERS = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "appwrappers.workload.codeflare.dev"},
+    "spec": {
+        "group": "workload.codeflare.dev",
+        "scope": "Namespaced",
+        "names": {"kind": "AppWrapper", "plural": "appwrappers", "singular": "appwrapper"},
+        "versions": [
+            {
+                "name": "v1beta2",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
+TRAIN = {
+    "apiVersion": "workload.codeflare.dev/v1beta2",
+    "kind": "AppWrapper",
+    "metadata": {"name": "train", "namespace": "default"},
+    "spec": {"components": []},
+    "status": {"phase": "Running"},
 }
 HOST = [{"name": "h", "hostPath": {"path": "/"}}]
 
@@ -106,6 +138,28 @@ def answers(world, requests, token=None):
     return asyncio.run(ask())
 
 
+def make_appwrapper(lab):
+    """An AppWrapper with a pod on the agent's node."""
+    lab.create(APPWRAPPERS)
+    wait_until(
+        lambda: lab.kubectl("get", "appwrappers", check=False).returncode == 0,
+        "the API server knows AppWrappers",
+    )
+    lab.create(TRAIN)
+    lab.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": "train-0",
+                "namespace": "default",
+                "labels": {nudge.POD_LABEL: "train"},
+            },
+            "spec": {"nodeName": MINE, "containers": [{"name": "c", "image": "none"}]},
+        }
+    )
+
+
 @pytest.fixture(
     scope="module", params=[{}, STAND_INS], ids=["without host paths", "with host paths"]
 )
@@ -114,6 +168,7 @@ def world(request, lab, tmp_path_factory):
     play = agent_playbook(lab, directory)
     for name in (MINE, OTHER, CONTROL):
         lab.make_node(name)
+    make_appwrapper(lab)
     lab.create(
         {
             "apiVersion": "storage.k8s.io/v1",
@@ -149,6 +204,8 @@ def world(request, lab, tmp_path_factory):
         lab.kubectl("-n", space, "delete", "pods", "--all", "--force", "--grace-period=0")
     gone = play(agent_state="absent")
     lab.kubectl("delete", "storageclass", "token-class")
+    lab.kubectl("-n", "default", "delete", "pod", "train-0", "--force", "--grace-period=0")
+    lab.kubectl("delete", "crd", APPWRAPPERS["metadata"]["name"])
     lab.kubectl("delete", "node", MINE, OTHER, CONTROL)
     assert gone.returncode == 0, gone.stdout
     kinds = "validatingadmissionpolicies,validatingadmissionpolicybindings,namespaces"
@@ -320,6 +377,11 @@ def attempts_with_pods(world):
     }
 
 
+TRAIN_PATH = path_of(
+    "apis/workload.codeflare.dev/v1beta2/namespaces", "default", "appwrappers", "train"
+)
+
+
 def attempts_with_objects(world):
     """Everything else of the cluster."""
     owned = claim_objects.claim_of(world.plan())
@@ -358,6 +420,17 @@ def attempts_with_objects(world):
             label("pod-security.kubernetes.io/enforce", "privileged"),
             content_type=MERGE,
         ),
+        **{
+            f"the {part} of an AppWrapper": Request("PATCH", TRAIN_PATH, body, content_type=MERGE)
+            for part, body in (
+                ("components", {"spec": {"components": [{"template": {}}]}}),
+                ("label", label("kueue.x-k8s.io/queue-name", "mine")),
+                ("annotation", {"metadata": {"annotations": {"a": "b"}}}),
+                ("owner", {"metadata": {"ownerReferences": [dict(theirs, uid="u")]}}),
+            )
+        },
+        "deleting an AppWrapper": Request("DELETE", TRAIN_PATH),
+        "an AppWrapper": Request("POST", TRAIN_PATH.rpartition("/")[0], TRAIN),
         "removing the policy": Request(
             "DELETE",
             path_of(
@@ -416,7 +489,12 @@ def test_the_agent_marks_its_node(world):
             await kube.run(mark(MINE, passed, RULES, time.time, f"agent/{MINE}"))
         return found, world.lab.get("node", MINE)
 
+    before = world.lab.get("appwrapper", "train", "-n", "default")
     bad, good = asyncio.run(run())
+    # The AppWrapper with a pod on the node was written to; nothing else of it changed.
+    after = world.lab.get("appwrapper", "train", "-n", "default")
+    assert set(after["metadata"]["annotations"]) == {nudge.ANNOTATION}
+    assert after["spec"] == before["spec"]
     keys = written_keys(RULES)
     assert (bad["metadata"]["labels"][KEY], good["metadata"]["labels"][KEY]) == ("EVICT", "PASS")
     assert bad["metadata"]["annotations"].keys() & set(keys["annotations"])

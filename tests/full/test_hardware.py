@@ -121,6 +121,21 @@ def test_missing_tools_are_not_agreement(node, report):
         assert f"not compared: {tool} is not installed" in output
 
 
+def test_without_nvbandwidth_pytorch_is_compared(node, report):
+    built = node({"gpus": 1, "cuda": RATES})
+    hardware_world.install(built)
+    (built.directory / "bin" / "nvbandwidth").unlink()
+    rates = 'case "$2" in local) echo "[1250.5]";; *) echo "[55.0]";; esac'
+    hardware_world.write(built, "python3", rates)
+    _status, _output, document, _page = report(built)
+    assert results(document, "PyTorch") == {
+        ("host to device", 0): "agree",
+        ("device to host", 0): "agree",
+        ("memory", 0): "agree",
+    }
+    assert not results(document, "nvbandwidth")
+
+
 def test_a_tool_that_hangs_is_ended_and_named(node, report):
     built = node({"gpus": 1, "cuda": RATES})
     hardware_world.install(built)

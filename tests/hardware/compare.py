@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from tools import Machine, Tools, Unusable
+from tools import Machine, Missing, Tools, Unusable
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import dcgm_diag
 
@@ -126,8 +126,10 @@ def with_nvlinks(links: Ran, tools: Tools) -> Iterator[Comparison]:
         yield _same("nvlink", "links up", gpu.get("index"), "nvidia-smi", ours, theirs)
 
 
-def with_nvbandwidth(ran: Dict[str, Ran], tools: Tools, gpus: int) -> Iterator[Comparison]:
-    """Compare rates in GB/s (decimal) with nvbandwidth's."""
+def with_copies(ran: Dict[str, Ran], tools: Tools, gpus: int) -> Iterator[Comparison]:
+    """Compare rates in GB/s (decimal) with nvbandwidth's; without nvbandwidth, with PyTorch's where
+    PyTorch can copy the same way.
+    """
     near = (1 - TOLERANCE, 1 + TOLERANCE)
     for way in ("host_to_device", "device_to_host"):
         ours = ran["pcie_bandwidth"].measured("pcie_bandwidth", direction=way, method="copy_engine")
@@ -208,12 +210,12 @@ def _rates(
     gpus: int,
     accepted: Tuple[float, float],
 ) -> Iterator[Comparison]:
-    """Compare bytes/s by GPU with nvbandwidth's figures, the slowest of each GPU's."""
-    tool = "nvbandwidth"
+    """Compare bytes/s by GPU with the tool's figures, the slowest of each GPU's."""
     try:
-        rows = tools.nvbandwidth(copies)
+        tool, rows = _measured_copies(tools, copies)
         theirs = _by_gpu(rows, gpus)
     except Unusable as error:
+        tool = "nvbandwidth"
         yield Comparison(check, figure, None, tool, None, None, NOT_COMPARED, str(error))
         return
     for gpu in range(gpus):
@@ -231,10 +233,23 @@ def _rates(
         )
 
 
+def _measured_copies(tools: Tools, copies: str) -> Tuple[str, List[List[Optional[float]]]]:
+    """The tool that measured, and its rows; PyTorch copies not between GPUs."""
+    try:
+        return "nvbandwidth", tools.nvbandwidth(copies)
+    except Missing as missing:
+        if copies == "peers":
+            raise
+        try:
+            return "PyTorch", tools.torch(copies)
+        except Unusable as error:
+            raise Unusable(f"{missing}; PyTorch: {error}") from error
+
+
 def _by_gpu(rows: List[List[Optional[float]]], gpus: int) -> Dict[int, float]:
     """The slowest figure of each GPU: its column, and its row where rows are GPUs too."""
     if not rows or any(len(row) != gpus for row in rows):
-        raise Unusable(f"nvbandwidth did not measure {gpus} GPUs")
+        raise Unusable(f"the tool did not measure {gpus} GPUs")
     found: Dict[int, float] = {}
     for number, row in enumerate(rows):
         for gpu, value in enumerate(row):

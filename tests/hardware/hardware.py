@@ -84,7 +84,7 @@ def compare_all(
     return [
         *compare.with_nvidia_smi(ran, looks, reason),
         *compare.with_nvlinks(ran["nvlink"], tools),
-        *compare.with_nvbandwidth(ran, tools, gpus),
+        *compare.with_copies(ran, tools, gpus),
         *compare.with_nccl(ran["gpu_link"], tools, gpus),
         *compare.with_dcgmi(ran["dcgm_diag"], tools),
     ]

@@ -1,8 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The independent tools: nvidia-smi, nvbandwidth, dcgmi and nccl-tests, each run within a deadline
-and parsed here, without the collection's own parsers.
+"""The independent tools: nvidia-smi, nvbandwidth, PyTorch, dcgmi and nccl-tests, each run within a
+deadline and parsed here, without the collection's own parsers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import re
 import time
+from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 from xml.etree import ElementTree
 
@@ -20,7 +21,13 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.
 )
 
 #: Seconds for one call of each tool.
-SECONDS = {"nvidia-smi": 30.0, "nvbandwidth": 120.0, "dcgmi": 120.0, "all_reduce_perf": 90.0}
+SECONDS = {
+    "nvidia-smi": 30.0,
+    "nvbandwidth": 120.0,
+    "python3": 120.0,
+    "dcgmi": 120.0,
+    "all_reduce_perf": 90.0,
+}
 COPIES = {
     "host_to_device": "host_to_device_memcpy_ce",
     "device_to_host": "device_to_host_memcpy_ce",
@@ -52,6 +59,10 @@ class Unusable(Exception):
     """Why a tool has no figures."""
 
 
+class Missing(Unusable):
+    """The tool is not installed."""
+
+
 class Machine(NamedTuple):
     """What nvidia-smi says: driver, CUDA, and the figures of each GPU by its UUID."""
 
@@ -70,7 +81,7 @@ class Tools:
         """Standard output of the tool; raises `Unusable`."""
         path = path_of(name)
         if path is None:
-            raise Unusable(f"{name} is not installed")
+            raise Missing(f"{name} is not installed")
         seconds = min(SECONDS[name], self._until - time.monotonic())
         if seconds < 1:
             raise Unusable(f"{name} was not started: no time was left")
@@ -119,6 +130,15 @@ class Tools:
             return [[None if cell == "N/A" else float(cell) for cell in row] for row in rows]
         except (ValueError, KeyError, TypeError) as error:
             raise Unusable(f"nvbandwidth printed no figures of {test}") from error
+
+    def torch(self, copies: str) -> List[List[Optional[float]]]:
+        """One row of figures in GB/s (decimal) of PyTorch, which the `python3` of PATH may have."""
+        printed = self.run("python3", str(Path(__file__).with_name("torch_copies.py")), copies)
+        try:
+            rates = json.loads(printed)
+            return [[float(rate) for rate in rates]]
+        except (ValueError, TypeError) as error:
+            raise Unusable(f"PyTorch printed no figures of {copies}") from error
 
     def dcgm(self) -> str:
         """``fail`` or ``pass``: the worst result of the quick diagnostic."""

@@ -444,7 +444,11 @@ FEATURES = {
     "marks": (
         {"agent_mark_nodes": True},
         {
-            "autopilot-agent": {"patch nodes"},
+            "autopilot-agent": {
+                "patch nodes",
+                "get appwrappers.workload.codeflare.dev",
+                "patch appwrappers.workload.codeflare.dev",
+            },
             "autopilot": {
                 "create leases.coordination.k8s.io",
                 "get leases.coordination.k8s.io autopilot-marks",

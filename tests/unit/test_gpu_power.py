@@ -338,16 +338,16 @@ def test_an_unknown_reason_is_named():
 def test_the_summary_of_a_healthy_node_is_one_line_with_the_numbers():
     assert (
         judge({"gpus": [gpu(0), gpu(1, reasons=[4])]}, {}).summary
-        == "2 GPUs at full clocks (1 idle), power limit 700 W"
+        == "2 GPUs not slowed down (1 idle, 1 at the power limit), power limit 700 W"
     )
     assert (
         judge(
             {"gpus": [gpu(0, reasons=[0], power_limit=limit(350000, 350000, 350000))]}, {}
         ).summary
-        == "1 GPU at full clocks, power limit 350 W"
+        == "1 GPU not slowed down, power limit 350 W"
     )
     two = judge({"gpus": [gpu(0), gpu(1, power_limit=limit(310500, 310500, 310500))]}, {})
-    assert two.summary == "2 GPUs at full clocks (2 idle), power limit 310.5 to 700 W"
+    assert two.summary == "2 GPUs not slowed down (2 idle), power limit 310.5 to 700 W"
 
 
 def test_the_numbers_are_measured():

@@ -18,6 +18,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.
     CHECK,
     measure,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.sampling import sampler
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import decode
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
 
@@ -426,3 +427,7 @@ def test_no_gpu_and_no_readings_are_unknown():
             None,
         )
     ] == ["unknown"] * 7
+
+
+def test_the_sampler_of_a_capture_does_not_use_the_gpu():
+    assert not gpu_holders.foreign({"name": sampler.NAME})

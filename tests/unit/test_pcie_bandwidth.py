@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import decode
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.devices import host_copies
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.pcie_bandwidth import (
     CHECK,
 )
@@ -89,6 +91,12 @@ def gpu(index, h2d=55.2, d2h=55.0, **changes):
         **identity(index),
         **{key: value for key, value in {**base, **changes}.items() if value is not None},
     }
+
+
+def unsteady(*samples):
+    """The transfers of a GPU whose copies to the device had these rates in GB/s."""
+    slow = dict(copies(1), samples=[sample * GB for sample in samples])
+    return {"host_to_device": {"copy_engine": slow}, "device_to_host": {"copy_engine": copies(55)}}
 
 
 def unmeasured(index, **changes):
@@ -218,6 +226,38 @@ TABLE = {
     ),
     "lower than the wrong socket explains": (
         node(gpu(0, 27, 55, numa=FAR)),
+        {},
+        "fail",
+        [("low_bandwidth", "fail", "drain_node", 0)],
+    ),
+    # beside other users of the host's memory
+    "slow beside a load on the processors": (
+        node(gpu(0, 42, 55, processors={"online": 16, "busy": 12.1})),
+        {},
+        "unknown",
+        [("low_bandwidth", "unknown", "watch", 0)],
+    ),
+    "a little slow beside a load": (
+        node(gpu(0, 48, 55, processors={"online": 16, "busy": 6.0})),
+        {},
+        "warn",
+        [("low_bandwidth", "warn", "watch", 0)],
+    ),
+    "slow beside a light load": (
+        node(gpu(0, 42, 55, processors={"online": 16, "busy": 3.9})),
+        {},
+        "fail",
+        [("low_bandwidth", "fail", "drain_node", 0)],
+    ),
+    "fast beside a load": (node(gpu(0, processors={"online": 16, "busy": 16.0})), {}, "pass", []),
+    "some samples at the full rate": (
+        node(gpu(0, transfers=unsteady(42.8, 53.9, 55.1, 41.8, 34.8))),
+        {},
+        "unknown",
+        [("low_bandwidth", "unknown", "watch", 0)],
+    ),
+    "unsteady, no sample at the floor": (
+        node(gpu(0, transfers=unsteady(20, 27, 18, 24, 27.5))),
         {},
         "fail",
         [("low_bandwidth", "fail", "drain_node", 0)],
@@ -755,3 +795,37 @@ def test_a_faster_link_is_never_judged_worse(one, other):
     assert order.index(judge(node(gpu(0, fast, 55)), {}).status) <= order.index(
         judge(node(gpu(0, slow, 55)), {}).status
     )
+
+
+@pytest.mark.parametrize(
+    ("series", "taken"),
+    [
+        ([[55, 55, 54.8], [55, 54.9, 55]], 2),  # undisturbed
+        ([[27, 27, 27], [27.1, 27, 27]], 2),  # slow
+        ([[43, 54, 35], [55, 55, 55], [55, 54.9, 55]], 3),  # disturbed at first
+        ([[55, 55, 55], [43, 54, 35], [55, 55, 54.5]], 3),  # disturbed later
+        ([[40, 55, 35]] * 8, 8),  # disturbed throughout
+    ],
+)
+def test_a_disturbed_copy_is_repeated_until_two_series_agree(series, taken):
+    left = [list(one) for one in series]
+    best, count = host_copies.best_series(lambda: left.pop(0), 8, pause=0)
+    assert (count, left) == (taken, [])
+    assert sorted(best)[1] == max(sorted(one)[1] for one in series)
+
+
+def test_the_load_on_the_processors_is_that_of_other_programs(tmp_path):
+    stat = tmp_path / "proc" / "stat"
+    stat.parent.mkdir()
+
+    def used(ticks):
+        stat.write_text(f"cpu  {ticks} 0 0 90000 5 0 0 0 0 0\ncpu0 1 0 0\ncpu1 1 0 0\n")
+
+    used(1000)
+    load = host_copies.Load(Host(str(tmp_path)))
+    used(1000)
+    assert load.reading() == {"online": 2, "busy": 0.0}
+    used(10**9)
+    assert load.reading()["busy"] > 2
+    stat.unlink()
+    assert load.reading() is None

@@ -288,6 +288,7 @@ def test_words():
         resting == "8 links up, PCIe 5.0 x16, 1 idle at a lower generation; pcie_bandwidth reads "
         "them under load"
     )
+    assert judge({"gpus": [gpu()]}, {}).summary.startswith("1 link up, PCIe 5.0 x16")
     narrow = judge(eight(gpu(width=8)), {}).findings[0]
     assert (
         narrow.message == "link is up at x8 instead of x16, confirmed by the port 23:00.0 above it"

@@ -105,7 +105,7 @@ def node(name, gpus=8, slow=None, share=1.0, dice=None):
             "remapped_rows", "pass", f"{gpus} GPUs: no rows remapped, none pending", [], rows
         ),
         CheckResult(
-            "gpu_power", "pass", f"{gpus} GPUs at full clocks ({gpus} idle), power limit 700 W"
+            "gpu_power", "pass", f"{gpus} GPUs not slowed down ({gpus} idle), power limit 700 W"
         ),
         pcie_bandwidth.judge(readings, {"expected_gpus": gpus}),
     ]

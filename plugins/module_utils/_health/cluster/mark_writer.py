@@ -14,7 +14,7 @@ import json
 from fractions import Fraction
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from ..knowledge.marks import CONDITION_REASON
+from ..knowledge.marks import CONDITION_REASON, EVICT
 from .client import (
     ApiObject,
     MERGE,
@@ -35,6 +35,7 @@ from .client import (
 )
 from .mark_states import SKEW, Event, Refresh, Removed, Rules, State, validate_rules
 from .mark_on_node import Decision, decide, shown, takes_place
+from .queue.nudge import Nudged, nudge
 from ..lenient import mapping, number, parse_json
 from ..times import stamp_of
 
@@ -63,6 +64,8 @@ class Marked(NamedTuple):
     changed: bool
     #: Why the request was refused, or "".
     refused: str = ""
+    #: AppWrappers that ran on a node that became EVICT.
+    nudged: Nudged = Nudged()
 
     @property
     def mark(self) -> str:
@@ -95,8 +98,11 @@ def mark(
             yield from _report(name, f"not tainted as unfit: {decision.untainted}", clock)
         if isinstance(event, Removed):
             yield from _forget(rules, clock)
+    nudged = Nudged()
+    if not dry and decision.state.mark == EVICT and decision.before != EVICT:
+        nudged = yield from nudge(name, clock)
     return Marked(
-        decision.state, before, after, decision.before, decision.changes, decision.refused
+        decision.state, before, after, decision.before, decision.changes, decision.refused, nudged
     )
 
 

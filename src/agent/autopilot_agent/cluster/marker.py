@@ -199,6 +199,14 @@ class NodeMarker:
                 self.current or "without a mark",
                 state.reason,
             )
+        if marked.nudged.evacuating:
+            _LOG.info("evacuating: AppWrappers %s", ", ".join(marked.nudged.evacuating))
+        if marked.nudged.waiting or marked.nudged.problem:
+            _LOG.warning(
+                "not evacuating yet: AppWrappers %s: %s",
+                ", ".join(marked.nudged.waiting) or "unknown",
+                marked.nudged.problem or "AppWrapper does not act on EVICT",
+            )
         self.current = marked.mark
         self._expires = state.test.until if state.test and is_tested(state, self._clock()) else None
         return marked

@@ -40,7 +40,7 @@ from ...model import (
     normalise_pci,
     worst,
 )
-from ..devices.measured import ComparisonReading, PairReading
+from ..devices.measured import ComparisonReading, PairReading, middle
 from ..devices.nvlink_state import NvlinkReading, links_of
 from ...lenient import mapping, positive, whole_number
 from ..framework.cuda_findings import (
@@ -55,7 +55,6 @@ from ..framework.cuda_findings import (
     doubted,
     in_turn,
     lost_meanwhile,
-    middle,
 )
 from ..framework.driver_findings import (
     MishapReading,

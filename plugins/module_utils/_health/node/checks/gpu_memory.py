@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
-from ..devices.measured import GpuIdentity, ResultReading
+from ..devices.measured import GpuIdentity, ResultReading, middle
 from ..system.bounded import Child, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
@@ -48,7 +48,6 @@ from ..framework.cuda_findings import (
     doubted,
     in_turn,
     lost_meanwhile,
-    middle,
     node_findings,
 )
 from ..framework.driver_findings import all_gpus, judge_gpus, mishap_findings

@@ -26,6 +26,7 @@ from ..devices.clock_events import (
     HW_SLOWDOWN,
     HW_THERMAL,
     IDLE,
+    POWER_CAP,
     KNOWN,
     NORMAL,
     POWER_BRAKE,
@@ -372,13 +373,18 @@ def _measured(gpu: PowerGpu, subject: Subject) -> List[Measurement]:
 
 def _summary(gpus: List[PowerGpu]) -> str:
     """The summary of a healthy node, with the numbers."""
-    idle = sum(1 for gpu in gpus if _looks(gpu) and all(look & IDLE for look in _looks(gpu)))
+    looks = [_looks(gpu) for gpu in gpus]
+    counts = (
+        (sum(1 for each in looks if each and all(look & IDLE for look in each)), "idle"),
+        (sum(1 for each in looks if any(look & POWER_CAP for look in each)), "at the power limit"),
+    )
+    states = ", ".join(f"{count} {state}" for count, state in counts if count)
     limits = sorted(
         {limit["enforced"] for limit in (gpu.get("power_limit") for gpu in gpus) if limit}
     )
     parts = [
-        f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''} at full clocks"
-        + (f" ({idle} idle)" if idle else "")
+        f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''} not slowed down"
+        + (f" ({states})" if states else "")
     ]
     if limits:
         parts.append(

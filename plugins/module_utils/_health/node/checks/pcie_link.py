@@ -398,7 +398,8 @@ def _summary(gpus: List[PcieLinkGpu]) -> str:
     )
     rest = f", {resting} idle at a lower generation" if resting else ""
     return (
-        f"{len(links)} links up, {', '.join(classes)}{rest}; pcie_bandwidth reads them under load"
+        f"{len(links)} link{'s' if len(links) != 1 else ''} up, {', '.join(classes)}{rest}; "
+        "pcie_bandwidth reads them under load"
     )
 
 

@@ -13,10 +13,10 @@ from typing import Any, Dict, Tuple
 from .measured import GpuIdentity
 
 #: Bits of NVML's clock event reasons: nvml.h, nvmlClocksEventReason*.
-IDLE, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x8, 0x20, 0x40, 0x80
+IDLE, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
 #: 0x2 application clocks, 0x4 software power cap (normal under load), 0x10 sync boost, 0x100
 #: display, 0x200 board limit, 0x400 reliability.
-NORMAL = IDLE | 0x2 | 0x4 | 0x10 | 0x100 | 0x200 | 0x400
+NORMAL = IDLE | 0x2 | POWER_CAP | 0x10 | 0x100 | 0x200 | 0x400
 #: Bits of a slowdown -> code, whether a lasting slowdown makes the GPU unfit, action, meaning.
 SLOWDOWNS: Dict[int, Tuple[str, bool, str, str]] = {
     HW_THERMAL: ("hw_thermal_slowdown", True, "drain_node", "thermal slowdown by the hardware"),

@@ -25,6 +25,8 @@ IGNORED = tuple(
         "nvidia-device-plugin",
         "gpu-feature-discovery",
         "nvidia-smi",
+        # The sampler of usage_capture.
+        "autopilot-usage",
         "nvtop",
         "Xorg",
     )

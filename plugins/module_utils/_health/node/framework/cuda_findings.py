@@ -237,9 +237,3 @@ def lost_meanwhile(gpus: Iterable[MeasuredGpu], after: Any) -> List[Finding]:
         if mapping(gpu.get("error")) and gpu.get("index") in answered
     ]
     return [driver_finding(gpu["error"], gpu_subject(gpu)) for gpu in gone]
-
-
-def middle(numbers: Iterable[float]) -> float:
-    """The median. Loading the module statistics costs more than the passive checks."""
-    ranked = sorted(numbers)
-    return (ranked[(len(ranked) - 1) // 2] + ranked[len(ranked) // 2]) / 2

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, List, NamedTuple, Optional, Set, TypedDict
+from typing import Dict, List, NamedTuple, Optional, Set, Tuple, TypedDict
 
 from ...lenient import Unsigned
 from ...model import normalise_pci
@@ -136,6 +136,17 @@ class Host:
     def uptime(self) -> Optional[float]:
         """Seconds since boot."""
         return leading_number(self.text("proc/uptime"))
+
+    def processors(self) -> Optional[Tuple[float, int]]:
+        """Seconds of processor time that the host used since boot, and its number of processors."""
+        lines = [line.split() for line in (self.text("proc/stat") or "").splitlines()]
+        rows = [line for line in lines if line and line[0].startswith("cpu")]
+        try:
+            user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, rows[0][1:9])
+        except (IndexError, ValueError):
+            return None
+        ticks = user + nice + system + irq + softirq + steal
+        return ticks / os.sysconf("SC_CLK_TCK"), len(rows) - 1
 
     def cpu_model(self) -> Optional[str]:
         """The model name of the first CPU; None if the kernel does not report it, as on Arm."""
