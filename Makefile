@@ -97,7 +97,7 @@ plays: setup
 kubernetes: setup
 	$(PYTEST) -n 3 --dist loadfile $(KUBERNETES_TESTS)
 
-##   make queue             Kueue and AppWrapper on a real Kubernetes; builds them (once, some ten minutes), needs root
+##   make queue             Kueue and AppWrapper on a real Kubernetes; builds them (once, some fifteen minutes), needs root
 queue: setup
 	$(PYTEST) $(QUEUE_TESTS)
 

@@ -10,6 +10,7 @@ import json
 import time
 
 import pytest
+from queue_lab import second_scheduler
 
 from queue_world import (
     appwrapper,
@@ -34,13 +35,16 @@ ACCOUNTS = (
 def queue(request):
     """A lab with the profile's queue, team alice with 8 GPUs, and a slack queue with 8."""
     began = time.monotonic()
-    with running(request.param) as lab:
+    with running(request.param, with_scheduler=request.param == "mlbatch") as lab:
         step = Steps(request.param, began)
         step("Kubernetes and nodes")
         lab.install("kueue")
         step("Kueue serves")
         lab.install("appwrapper")
         step("AppWrapper serves")
+        if request.param == "mlbatch":
+            lab.install_second_scheduler()
+            step("the second scheduler serves")
         api = lab.profile.api
         lab.apply(flavor(api), *team(api, "alice", 8), cluster_queue(api, "slack-cluster-queue", 8))
         lab.wait(
@@ -77,8 +81,13 @@ def test_managers_may_do_what_their_roles_say_and_no_more(queue):
             answer = queue.kubectl(
                 "auth", "can-i", *arguments, "--all-namespaces", f"--as={account}", check=False
             )
-            # AppWrapper and Kueue both watch nodes.
             assert answer.stdout.strip() == expected, (account, arguments)
+
+
+def test_pending_workloads_are_served_in_their_order(queue):
+    version = queue.profile.api.rpartition("/")[2]
+    path = f"/apis/visibility.kueue.x-k8s.io/{version}/clusterqueues/alice/pendingworkloads"
+    assert json.loads(queue.kubectl("get", "--raw", path).stdout)["items"] == []
 
 
 def test_webhooks_refuse(queue):
@@ -115,6 +124,48 @@ def test_a_mark_moves_an_appwrapper(queue):
         queue.wait(lambda: lending_limit(queue) is None, "slack lends all again")
     queue.kubectl("-n", "alice", "delete", "appwrapper", "train", timeout=90)
     queue.step("marked no more, and deleted")
+
+
+def test_a_node_that_is_not_ready_counts_as_lost(queue):
+    queue.set_ready("gpu-1", False)
+    if queue.profile.name == "mlbatch":
+        queue.wait(lambda: lending_limit(queue) == "0", "AppWrapper takes 8 of slack's 8 GPUs")
+    queue.set_ready("gpu-1", True)
+    if queue.profile.name == "mlbatch":
+        queue.wait(lambda: lending_limit(queue) is None, "slack lends all again")
+    queue.step("a node was not ready, and is again")
+
+
+@pytest.mark.parametrize("queue", ["mlbatch"], indirect=True)
+def test_the_second_scheduler_places_a_group_whole_or_not_at_all(queue):
+    group = {
+        "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": "four", "namespace": "default"},
+        "spec": {"minMember": 4},
+    }
+    members = [pod(f"member-{number}", 8) for number in range(4)]
+    for member in members:
+        member["metadata"].update(
+            namespace="default", labels={"scheduling.x-k8s.io/pod-group": "four"}
+        )
+        member["spec"]["schedulerName"] = second_scheduler.SCHEDULER
+    queue.create(group)
+    queue.apply(*members)
+    queue.wait(
+        lambda: "PodGroup default/four gets rejected" in json.dumps(queue.get("events")),
+        "the group is rejected",
+    )
+    assert places(queue, "default") == []
+    queue.kubectl("delete", "pod", "member-3")
+    queue.kubectl("patch", "podgroup", "four", "--type=merge", "-p", '{"spec":{"minMember":3}}')
+    queue.wait(lambda: len(places(queue, "default")) == 3, "the smaller group runs")
+    queue.wait(
+        lambda: queue.get("podgroup", "four").get("status", {}).get("phase") == "Running",
+        "the group's controller says so",
+    )
+    queue.kubectl("delete", "podgroup/four", *(f"pod/member-{number}" for number in range(3)))
+    queue.step("a group of pods was placed whole")
 
 
 def lending_limit(lab):

@@ -147,14 +147,8 @@ class Lab(Kubectl):
         """
         self.make_nodes([name], labels, gpus)
 
-    def make_nodes(self, names, labels=None, gpus=8, annotations=None, taints=()):
+    def make_nodes(self, names, labels=None, gpus=8):
         """Several such nodes."""
-        resources = {
-            "cpu": "64",
-            "memory": "512Gi",
-            "pods": "110",
-            **({"nvidia.com/gpu": str(gpus)} if gpus else {}),
-        }
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         ready = {
             "type": "Ready",
@@ -163,6 +157,19 @@ class Lab(Kubectl):
             "message": "an object of the lab",
             "lastHeartbeatTime": now,
             "lastTransitionTime": now,
+        }
+        self._create_nodes(names, labels, gpus, conditions=[ready])
+        # It is born with a taint, which the nodes' life-cycle takes away where that runs.
+        self.kubectl(
+            "taint", "nodes", *names, "node.kubernetes.io/not-ready-", check=not self.nodes
+        )
+
+    def _create_nodes(self, names, labels, gpus, conditions=(), annotations=None, taints=()):
+        resources = {
+            "cpu": "64",
+            "memory": "512Gi",
+            "pods": "110",
+            **({"nvidia.com/gpu": str(gpus)} if gpus else {}),
         }
         made = [
             {
@@ -178,7 +185,11 @@ class Lab(Kubectl):
                     "annotations": annotations or {},
                 },
                 "spec": {"taints": list(taints)},
-                "status": {"capacity": resources, "allocatable": resources, "conditions": [ready]},
+                "status": {
+                    "capacity": resources,
+                    "allocatable": resources,
+                    "conditions": list(conditions),
+                },
             }
             for name in names
         ]
@@ -187,10 +198,7 @@ class Lab(Kubectl):
             "-f",
             "-",
             input=json.dumps({"apiVersion": "v1", "kind": "List", "items": made}),
-        )
-        # It is born with a taint, which the nodes' life-cycle takes away where that runs.
-        self.kubectl(
-            "taint", "nodes", *names, "node.kubernetes.io/not-ready-", check=not self.nodes
+            timeout=300,
         )
 
     def set_gpus(self, name, gpus):

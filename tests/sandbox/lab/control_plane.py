@@ -97,6 +97,9 @@ END
                 "controllers": "*" if nodes else "*,-node-lifecycle-controller",
                 "node-monitor-grace-period": "24s",
                 "node-monitor-period": "2s",
+                # As it comes, a thousand nodes have it busy for minutes.
+                "kube-api-qps": "300",
+                "kube-api-burst": "500",
             },
         )
         if scheduler:

@@ -211,7 +211,7 @@ def _kubelet_settings(node: dict) -> dict:
         "address": "0.0.0.0",
         "healthzBindAddress": "127.0.0.1",
         "nodeStatusUpdateFrequency": "4s",
-        "syncFrequency": "10s",
+        "syncFrequency": "2s",
         "evictionHard": {
             "memory.available": "100Mi",
             "nodefs.available": "1%",

@@ -31,8 +31,15 @@ _NODE = "node-a"
 _FAKE = {"kwok.x-k8s.io/node": "fake"}
 #: What is not for GPUs goes to the real node.
 _TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "PreferNoSchedule"}
-_STAGES = ("node/fast/node-initialize", "node/heartbeat-with-lease/node-heartbeat-with-lease")
-_STAGES += ("pod/fast/pod-ready",)
+#: KWOK's own.
+_STAGES = (
+    "node/fast/node-initialize",
+    "node/heartbeat-with-lease/node-heartbeat-with-lease",
+    "node/chaos/node-not-ready",
+    "pod/fast/pod-ready",
+)
+_NOT_READY = "node-not-ready.stage.kwok.x-k8s.io"
+_TAINT_NOT_READY = "node.kubernetes.io/not-ready"
 
 
 @functools.lru_cache(maxsize=None)
@@ -131,10 +138,30 @@ class QueueLab(Lab):
 
     # ---- nodes ----
 
-    def make_nodes(self, names, labels=None, gpus=8, annotations=None, taints=()):
-        """Nodes whose kubelet is KWOK: they stay Ready and run what is scheduled to them."""
-        super().make_nodes(
-            names, labels, gpus, {**_FAKE, **(annotations or {})}, [_TAINT, *taints]
+    def make_nodes(self, names, labels=None, gpus=8):
+        """Nodes whose kubelet is KWOK: they run what is scheduled to them; returns once they are
+        Ready.
+        """
+        self._create_nodes(names, labels, gpus, annotations=_FAKE, taints=[_TAINT])
+        self.wait(lambda: set(names) <= self._ready_nodes(), "KWOK's nodes are ready", 180)
+
+    def _ready_nodes(self) -> set:
+        """Those that pods are scheduled to, as far as their kubelets decide."""
+        return {
+            one["metadata"]["name"]
+            for one in self.get("nodes")["items"]
+            if one["status"].get("phase") == "Running"
+            and _TAINT_NOT_READY not in {taint["key"] for taint in one["spec"].get("taints", [])}
+        }
+
+    def set_ready(self, name, ready):
+        """Have the kubelet of a node of KWOK's say that it is ready, or not; returns once all of
+        Kubernetes knows.
+        """
+        self.kubectl("label", "node", name, f"{_NOT_READY}=true" if not ready else f"{_NOT_READY}-")
+        self.wait(
+            lambda: ready == (name in self._ready_nodes()),
+            f"{name} is {'' if ready else 'not '}ready",
         )
 
     # ---- the queue ----
@@ -231,7 +258,11 @@ class QueueLab(Lab):
                 said = self.kubectl("logs", *where, "--all-containers", *previous, check=False)
                 told.append(f"{pod['metadata']['name']} {' '.join(previous)}\n{said.stdout}")
         warnings = self.kubectl(
-            "get", "events", "--all-namespaces", "--field-selector=type=Warning", check=False
+            "get",
+            "events",
+            "--all-namespaces",
+            "--field-selector=type=Warning,reason!=MissingClusterDNS",
+            check=False,
         ).stdout.splitlines()
         return [*told, *warnings[-15:]]
 
