@@ -391,6 +391,39 @@ def test_lending_limits_that_were_written_since_are_kept():
     assert apply._with_lending_limits(wanted, None) == wanted
 
 
+def scheduler_with(**changes):
+    """The objects of the component scheduler by kind and name."""
+    settings = _queue_install.settings_of(params(**changes))
+    found = components.objects_of("scheduler", settings, [], _queue_install.codec())
+    return {(one["kind"], one["metadata"]["name"]): one for one in found}
+
+
+def test_sakkara_has_its_own_image_and_the_tree_of_nodes():
+    image = "registry.example/sakkara:v1@sha256:" + "a" * 64
+    topology = {"levels": ["rack", "node"], "resources": [GPU], "tree": {"rack-0": {"node-0": {}}}}
+    found = scheduler_with(
+        scheduler="sakkara", sakkara_image=image, sakkara_topology=topology, registry="r.example/m"
+    )
+    one = found["Deployment", "sakkara-scheduler"]["spec"]["template"]["spec"]
+    assert one["containers"][0]["image"] == "r.example/m/sakkara:v1@sha256:" + "a" * 64
+    assert one["priorityClassName"] == "system-node-critical"
+    config = found["ConfigMap", "scheduler-config"]["data"]["scheduler-config.yaml"]
+    assert "ClusterTopologyPlacementGroup" in config and "Coscheduling" not in config
+    tree = found["ConfigMap", "cluster-topology-configmap"]
+    assert json.loads(tree["data"]["tree"]) == topology["tree"]
+    assert "sakkara.topology" in tree["metadata"]["labels"]
+
+
+def test_coscheduling_comes_with_the_controller_of_its_groups():
+    found = scheduler_with()
+    assert {name for kind, name in found if kind == "Deployment"} == {
+        "scheduler-plugins-scheduler",
+        "scheduler-plugins-controller",
+    }
+    assert all(one["metadata"]["labels"][edits.COMPONENT] == "scheduler" for one in found.values())
+    assert scheduler_with(scheduler="none") == {}
+
+
 # ---- options ----
 
 
