@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
+from typing import Callable, Dict, List, NamedTuple, Optional, Set
 
 from ....lenient import mapping, mappings_in
 from ...client import (
@@ -264,10 +264,10 @@ def obsolete_objects(component: str, objects: List[ApiObject]) -> Procedure[List
     return found
 
 
-def delete(one: ApiObject, **options: Any) -> Procedure[bool]:
+def delete(one: ApiObject) -> Procedure[bool]:
     """Delete an object; False if it has gone already."""
     try:
-        yield Request("DELETE", path_to(one), dict(options) or None)
+        yield Request("DELETE", path_to(one))
     except NotFound:
         return False
     return True
