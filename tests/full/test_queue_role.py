@@ -7,6 +7,7 @@ anything, how it reports what does not start, and a removal that leaves what oth
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
@@ -76,11 +77,10 @@ def play(lab, tmp_path, sources):
 
 
 def refusal(done):
-    """The message of the task that failed."""
+    """The messages of what failed."""
     assert done.returncode, done.stdout
-    found = json.JSONDecoder()
-    start = done.stdout.index('"msg": ') + len('"msg": ')
-    return found.raw_decode(done.stdout[start:])[0]
+    failures = re.findall(r"^(?:fatal|failed): .*?=> (\{.*)$", done.stdout, re.MULTILINE)
+    return "\n".join(json.loads(one)["msg"] for one in failures)
 
 
 @pytest.mark.parametrize("profile", VERSIONS)
@@ -186,10 +186,16 @@ def test_openshift_ai_that_manages_a_component_stops_an_installation(lab, play):
 
 
 def test_what_does_not_start_is_named_and_the_next_run_goes_on(lab, play):
-    message = refusal(play(**SMALL, queue_rollout_timeout=6))
-    assert "kuberay is applied, but does not answer after 6 s" in message
-    assert "Deployment mlbatch-system/kuberay-operator: pod kuberay-operator-" in message
+    message = refusal(play(queue_components=["kuberay"], queue_rollout_timeout=6))
+    assert "scheduler is applied, but does not answer after 6 s" in message
+    assert "Deployment scheduler-plugins/scheduler-plugins-controller: pod scheduler-" in message
     assert "run the playbook again" in message
+    # Components after it wait for it.
+    assert "namespace/mlbatch-system" not in lab.kubectl("get", "ns", "-o", "name").stdout
+    message = refusal(play(**SMALL, queue_rollout_timeout=2))
+    assert "Deployment mlbatch-system/kuberay-operator: pod kuberay-operator-" in message
+    # Nothing waits for the scheduler that is no longer wanted.
+    assert not lab.get("-n", "scheduler-plugins", "deployments")["items"]
     pods = lab.get("-n", "mlbatch-system", "pods")["items"]
     status = {
         "phase": "Running",
