@@ -260,6 +260,6 @@ def _is_registered(value: t.Any) -> bool:
 
 def _is_default(name: str, value: t.Any) -> bool:
     role = name.partition("_")[0]
-    if role not in ("checks", "mesh", "agent"):
+    if role not in ("checks", "mesh", "agent", "queue"):
         return False
     return repr(_variables.role_defaults(role).get(name)) == repr(value)

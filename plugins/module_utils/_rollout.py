@@ -157,7 +157,7 @@ def judge(daemonset: Json, pods: list[Json], nodes: list[Json], events: list[Jso
     """The state of a rollout from the objects of the API server."""
     meta = daemonset["metadata"]
     generation = (meta.get("annotations") or {}).get(_GENERATION)
-    events_of = _latest(events)
+    events_of = latest_events(events)
     by_node: dict[str, str] = {}
     previous = []
     ready = 0
@@ -166,28 +166,28 @@ def judge(daemonset: Json, pods: list[Json], nodes: list[Json], events: list[Jso
             owner.get("uid") == meta["uid"]
             for owner in pod["metadata"].get("ownerReferences") or []
         ):
-            why = _reason_of_pod(
+            why = reason_of_pod(
                 pod, events_of.get(("Pod", pod["metadata"]["name"]), []), generation
             )
             if why:
                 node = node_of(pod) or f"pod {pod['metadata']['name']}"
                 by_node[node] = why
-                if why == _PREVIOUS and _has_condition(pod, "Ready"):
+                if why == _PREVIOUS and has_condition(pod, "Ready"):
                     previous.append(node)
             else:
                 ready += 1
     lacking = _desired(daemonset) - ready - len(by_node)
     if lacking > 0:
-        by_node[f"{lacking} of {_desired(daemonset)} nodes"] = "no pod yet" + _event_text(
+        by_node[f"{lacking} of {_desired(daemonset)} nodes"] = "no pod yet" + event_text(
             events_of.get(("DaemonSet", meta["name"]), [])
         )
-    down = {node["metadata"]["name"] for node in nodes if not _has_condition(node, "Ready")}
+    down = {node["metadata"]["name"] for node in nodes if not has_condition(node, "Ready")}
     return Rollout(
         _desired(daemonset), ready, by_node, sorted(down & set(by_node)), sorted(previous)
     )
 
 
-def _latest(events: list[Json]) -> dict[tuple[str, str], list[Json]]:
+def latest_events(events: list[Json]) -> dict[tuple[str, str], list[Json]]:
     """Events by kind and name of their object, the newest first."""
     found: dict[tuple[str, str], list[Json]] = {}
     for event in sorted(
@@ -200,16 +200,19 @@ def _latest(events: list[Json]) -> dict[tuple[str, str], list[Json]]:
     return found
 
 
-def _event_text(events: list[Json]) -> str:
-    return _cut(f": {events[0].get('reason')}: {events[0].get('message')}") if events else ""
+def event_text(events: list[Json]) -> str:
+    """The newest event after a colon; "" without events."""
+    return cut(f": {events[0].get('reason')}: {events[0].get('message')}") if events else ""
 
 
-def _cut(words: str) -> str:
+def cut(words: str) -> str:
+    """The words on one line, shortened."""
     words = " ".join(words.split())
     return words if len(words) <= _MOST_TEXT else words[:_MOST_TEXT] + "…"
 
 
-def _has_condition(thing: Json, condition: str) -> bool:
+def has_condition(thing: Json, condition: str) -> bool:
+    """True if the condition of an object is true."""
     return any(
         one.get("type") == condition and one.get("status") == "True"
         for one in (thing.get("status") or {}).get("conditions") or []
@@ -239,7 +242,7 @@ def node_of(pod: Json) -> str:
     )
 
 
-def _reason_of_pod(pod: Json, events: list[Json], generation: str | None) -> str:
+def reason_of_pod(pod: Json, events: list[Json], generation: str | None) -> str:
     """Why a pod is not ready; "" if it is."""
     status = pod.get("status") or {}
     if pod["metadata"].get("deletionTimestamp"):
@@ -251,10 +254,10 @@ def _reason_of_pod(pod: Json, events: list[Json], generation: str | None) -> str
     ):
         return _PREVIOUS
     if status.get("phase") == "Failed":
-        return _cut(f"{status.get('reason') or 'failed'}: {status.get('message') or 'no message'}")
+        return cut(f"{status.get('reason') or 'failed'}: {status.get('message') or 'no message'}")
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return _cut(f"{condition.get('reason')}: {condition.get('message')}")
+            return cut(f"{condition.get('reason')}: {condition.get('message')}")
     # Until the init containers have ended, the other containers only report that they wait.
     for container in [
         *filter(_is_unfinished, status.get("initContainerStatuses") or []),
@@ -263,7 +266,7 @@ def _reason_of_pod(pod: Json, events: list[Json], generation: str | None) -> str
         why = _reason_of_container(container, events)
         if why:
             return why
-    return "" if _has_condition(pod, "Ready") else "starting" + _event_text(events)
+    return "" if has_condition(pod, "Ready") else "starting" + event_text(events)
 
 
 def _is_unfinished(init_container: Json) -> bool:
@@ -279,7 +282,7 @@ def _reason_of_container(container: Json, events: list[Json]) -> str:
     reason = waiting.get("reason")
     if ended and (not state.get("running")):
         # With terminationMessagePolicy FallbackToLogsOnError the message is the end of the log.
-        lines = _cut(ended.get("message") or "no message")
+        lines = cut(ended.get("message") or "no message")
         return (
             f"{reason or ended.get('reason')}: ended with exit code {ended.get('exitCode')} "
             f"({ended.get('reason')}): {lines}"
@@ -288,9 +291,9 @@ def _reason_of_container(container: Json, events: list[Json]) -> str:
         # The last event is not always the most detailed: "Back-off pulling image" follows "Failed to
         # pull image …: not found".
         longest = max(events[:6], key=lambda event: len(str(event.get("message"))))
-        return _cut(f"{reason}: {longest.get('message')}")
+        return cut(f"{reason}: {longest.get('message')}")
     if reason:
-        return _cut(f"{reason}: {waiting.get('message') or 'no message'}")
+        return cut(f"{reason}: {waiting.get('message') or 'no message'}")
     if not container.get("ready"):
-        return "runs, but is not ready" + _event_text(events)
+        return "runs, but is not ready" + event_text(events)
     return ""

@@ -184,7 +184,8 @@ def _interfaces(name: str, value: t.Any) -> list[str]:
 
 
 def _number(name: str, value: t.Any) -> list[str]:
-    above = name.endswith(("_timeout", "_deadline")) and name != "agent_rollout_timeout"
+    # A rollout that is not waited for has the timeout 0.
+    above = name.endswith(("_timeout", "_deadline")) and not name.endswith("_rollout_timeout")
     number = float(value)
     if 0 <= number < float("inf") and not (above and number == 0):
         return []

@@ -117,7 +117,10 @@ PLAYBOOKS: dict[str, Spec] = {
         context=_TEXT,
     ),
     "agent": {"state": _TEXT, **_prefixed("agent", hosts=_ANY)},
+    "queue": {"state": _TEXT, **_prefixed("queue", hosts=_ANY)},
 }
+#: Playbooks that are just the role of the same name.
+_OF_ROLE = ("agent", "queue")
 #: The phases of a job: their playbooks run the roles `checks` and `mesh`.
 PHASES = ("preflight", "inflight", "postflight")
 #: Variables that describe the cluster or a host in the inventory.
@@ -144,7 +147,6 @@ INTERNAL = ("mesh_again", "mesh_started", "mesh_started_again", "mesh_waits_for"
 
 #: Prefixes of this collection: an unknown variable with such a prefix is misspelt.
 _PREFIXES = re.compile(r"(preflight|inflight|postflight|checks|mesh|pushgateway)_")
-_PREFIX_OF_AGENT = re.compile(r"agent_")
 #: Variables that may mean the name of a run, also checked on the command line.
 _RUN_NAME = re.compile(r"runs?(_|$)")
 #: Lowest similarity (`difflib`) at which a variable of the command line counts as misspelt.
@@ -172,13 +174,13 @@ def _read(role: str, *path: str) -> t.Any:
 
 def names_of_role(playbook: str) -> set[str]:
     """The variables that the role of the playbook defines for itself, and no user may set."""
-    return set(_read("agent", "vars", "main.yml")) if playbook == "agent" else set()
+    return set(_read(playbook, "vars", "main.yml")) if playbook in _OF_ROLE else set()
 
 
 def spec_of(playbook: str) -> Spec:
     """The argument spec of all variables that a playbook validates."""
-    if playbook == "agent":
-        return {**PLAYBOOKS[playbook], **role_options("agent")}
+    if playbook in _OF_ROLE:
+        return {**PLAYBOOKS[playbook], **role_options(playbook)}
     if playbook not in PHASES:
         return PLAYBOOKS[playbook]
     return {**PLAYBOOKS[playbook], **OF_HOST, **role_options("checks"), **role_options("mesh")}
@@ -205,8 +207,8 @@ def misspelt(playbook: str, given: t.Collection[str], extra: t.Collection[str]) 
     """
     known = known_names(playbook)
     found = []
-    # Other programs have variables with the prefix agent_ too.
-    prefixes = _PREFIX_OF_AGENT if playbook == "agent" else _PREFIXES
+    # Other programs have variables with the prefixes agent_ and queue_ too.
+    prefixes = re.compile(f"{playbook}_") if playbook in _OF_ROLE else _PREFIXES
     for name in sorted(set(given) - known):
         prefix = prefixes.match(name)
         same = sorted(

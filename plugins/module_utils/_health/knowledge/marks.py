@@ -43,6 +43,8 @@ class Mark(NamedTuple):
     fitness: str
     #: The effect on pods that request GPUs, by AppWrapper's default configuration.
     appwrapper: str
+    #: The word for it in AppWrapper's configuration, from v1.0.4 on; "" for no effect.
+    effect: str = ""
     #: True if the taint and the cordon apply, if they are enabled.
     out_of_service: bool = False
     #: Severity, minutes of patience and what to do of its alert; no severity, no alert.
@@ -75,6 +77,7 @@ MARKS: Dict[str, Mark] = {
         UNKNOWN,
         "From v1.0.4 on it prefers other nodes (PreferNoSchedule). Before v1.0.4, or with "
         "ERR in the configuration, nothing.",
+        effect="PreferNoSchedule",
         severity="warning",
         patience=15,
         next="Query /status of the node's agent, or run a preflight on the node. The "
@@ -88,6 +91,7 @@ MARKS: Dict[str, Mark] = {
         "previous mark.",
         UNKNOWN,
         "It keeps new pods off the node (NoSchedule).",
+        effect="NoSchedule",
         severity="warning",
         patience=240,
         next="The lease should have ended it. Check that the node's agent runs and reaches "
@@ -101,6 +105,7 @@ MARKS: Dict[str, Mark] = {
         UNFIT,
         "It keeps new pods off the node and starts those that run there again "
         "elsewhere (NoExecute).",
+        effect="NoExecute",
         out_of_service=True,
         severity="critical",
         patience=1,

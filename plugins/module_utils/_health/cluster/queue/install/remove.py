@@ -1,0 +1,322 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Remove the queue: objects of users only on request, then each component, and nothing of others."""
+
+from __future__ import annotations
+
+import time
+from typing import Callable, Dict, List, NamedTuple, Tuple
+
+from ....knowledge.queue_releases import RELEASES
+from ....lenient import mapping, mappings_in, text
+from ...client import (
+    MERGE,
+    ApiObject,
+    NotFound,
+    Pause,
+    Procedure,
+    Request,
+    items,
+    metadata_of,
+    path_of,
+)
+from .apply import QueueError, is_ours, served_crds
+from .edits import COMPONENT, MANAGED_BY, OWNER
+from .kinds import REMOVAL, Kind
+
+#: Kueue's kinds of which the queue has objects, in the order of removal.
+_OWN_CUSTOM = ("clusterqueues", "resourceflavors", "topologies")
+#: Objects of users go in this order: jobs before the queues that hold their quota.
+_GROUPS_FIRST = ("workload.codeflare.dev", "kubeflow.org", "ray.io", "scheduling.x-k8s.io")
+_PLURALS_LAST = ("localqueues", "workloads", "clusterqueues", "cohorts", "resourceflavors")
+_NAMESPACES = Kind("", "v1", "Namespace", "namespaces", False)
+_DEPLOYMENTS = Kind("apps", "v1", "Deployment", "deployments", True)
+_LEASES = Kind("coordination.k8s.io", "v1", "Lease", "leases", True)
+#: What keeps a namespace: objects of others that would go with it.
+_IN_NAMESPACE = (
+    _DEPLOYMENTS,
+    Kind("apps", "v1", "StatefulSet", "statefulsets", True),
+    Kind("apps", "v1", "DaemonSet", "daemonsets", True),
+    Kind("batch", "v1", "Job", "jobs", True),
+    Kind("batch", "v1", "CronJob", "cronjobs", True),
+    Kind("", "v1", "Pod", "pods", True),
+    Kind("", "v1", "Service", "services", True),
+    Kind("", "v1", "ConfigMap", "configmaps", True),
+    Kind("", "v1", "Secret", "secrets", True),
+    Kind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", True),
+    Kind("", "v1", "ServiceAccount", "serviceaccounts", True),
+)
+#: What Kubernetes and OpenShift make in every namespace.
+_OF_EVERY_NAMESPACE = (
+    ("ConfigMap", "kube-root-ca.crt"),
+    ("ConfigMap", "openshift-service-ca.crt"),
+    ("ServiceAccount", "default"),
+    ("ServiceAccount", "builder"),
+    ("ServiceAccount", "deployer"),
+)
+_MOST_NAMED = 10
+
+
+class Removed(NamedTuple):
+    """What was or would be removed, and what stays and why."""
+
+    removed: List[str]
+    kept: List[str]
+
+
+class _Found(NamedTuple):
+    """An object and where it is."""
+
+    kind: Kind
+    one: ApiObject
+    component: str
+
+    @property
+    def path(self) -> str:
+        metadata = metadata_of(self.one)
+        return self.kind.path(metadata["name"], metadata.get("namespace") or "")
+
+    @property
+    def what(self) -> str:
+        metadata = metadata_of(self.one)
+        where = f"{metadata['namespace']}/" if metadata.get("namespace") else ""
+        return f"{self.kind.kind} {where}{metadata['name']}"
+
+
+Clock = Callable[[], float]
+
+
+def remove_users_objects(
+    is_wanted: bool, is_dry_run: bool, timeout: float, clock: Clock = time.monotonic
+) -> Procedure[Removed]:
+    """Remove the objects of the queue's APIs that others made, if that is wanted; otherwise raise
+    `QueueError` where there are some, since they would go with the APIs.
+    """
+    found = yield from _users_objects()
+    if found and not is_wanted:
+        raise QueueError(
+            f"{_few([one.what for one in found])}: objects of users, expected none: the removal of "
+            "the queue would remove them. Remove teams with the playbook autopilot.gpu.teams "
+            "(state absent) and jobs first, or set queue_remove_workloads to true. Nothing was "
+            "changed."
+        )
+    if not is_dry_run:
+        yield from _delete_all(found, timeout, clock)
+    return Removed([one.what for one in found], [])
+
+
+def remove_component(
+    component: str, is_dry_run: bool, timeout: float, clock: Clock = time.monotonic
+) -> Procedure[Removed]:
+    """Remove the objects of a component that carry its label, wherever a removal stopped before."""
+    removed: List[str] = []
+    if component == "queues":
+        for plural in _OWN_CUSTOM:
+            found = yield from _own_custom(plural)
+            removed += [one.what for one in found]
+            if not is_dry_run:
+                yield from _delete_all(found, timeout, clock)
+        return Removed(removed, [])
+    steps: List[List[_Found]] = []
+    for kind in REMOVAL:
+        found = yield from _labelled(kind, component)
+        steps.append(found)
+    namespaces = {metadata_of(one.one).get("namespace") or "" for step in steps for one in step}
+    for kind, found in zip(REMOVAL, steps):
+        removed += [one.what for one in found]
+        if is_dry_run:
+            continue
+        yield from _delete_all(found, timeout, clock)
+        if kind == _DEPLOYMENTS:
+            for where in sorted(namespaces - {"", "kube-system"}):
+                yield from _remove_leases(component, where)
+    own = yield from _labelled(_NAMESPACES, component)
+    kept = []
+    for namespace in own:
+        others = yield from _others_in(metadata_of(namespace.one)["name"])
+        if others:
+            kept.append(f"{namespace.what} stays, since others have {_few(others)} in it")
+            continue
+        removed.append(namespace.what)
+        if not is_dry_run:
+            yield from _delete_all([namespace], timeout, clock)
+    return Removed(removed, kept)
+
+
+def _few(names: List[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _selector(component: str) -> Dict[str, str]:
+    return {"labelSelector": f"{MANAGED_BY}={OWNER},{COMPONENT}={component}"}
+
+
+def _labelled(kind: Kind, component: str) -> Procedure[List[_Found]]:
+    listed = yield from items(kind.list_path, _selector(component))
+    return [_Found(kind, one, component) for one in listed]
+
+
+def _custom_kind(crd: ApiObject) -> Kind:
+    """The kind that a CRD defines, in the version that is stored: reading another one needs the
+    conversion webhook of a manager that may have gone.
+    """
+    spec = mapping(crd.get("spec"))
+    names = mapping(spec.get("names"))
+    stored = next(
+        (one for one in mappings_in(spec.get("versions")) if one.get("storage") is True), {}
+    )
+    return Kind(
+        text(spec.get("group")),
+        text(stored.get("name")),
+        text(names.get("kind")),
+        text(names.get("plural")),
+        spec.get("scope") == "Namespaced",
+    )
+
+
+def _list_custom(kind: Kind, component: str) -> Procedure[List[_Found]]:
+    try:
+        listed = yield from items(kind.list_path, metadata_only=True)
+    except NotFound:
+        return []
+    return [_Found(kind, one, component) for one in listed]
+
+
+def _users_objects() -> Procedure[List[_Found]]:
+    crds = yield from served_crds("")
+    found: List[_Found] = []
+    for crd in crds:
+        component = mapping(metadata_of(crd).get("labels")).get(COMPONENT) or ""
+        listed = yield from _list_custom(_custom_kind(crd), component)
+        found += [one for one in listed if not _is_of_queue(one.one)]
+    return sorted(found, key=lambda one: _rank(one.kind))
+
+
+def _is_of_queue(one: ApiObject) -> bool:
+    labels = mapping(mapping(one.get("metadata")).get("labels"))
+    return is_ours(one) and COMPONENT in labels
+
+
+def _rank(kind: Kind) -> Tuple[int, int]:
+    group = _GROUPS_FIRST.index(kind.group) if kind.group in _GROUPS_FIRST else len(_GROUPS_FIRST)
+    last = _PLURALS_LAST.index(kind.plural) + 1 if kind.plural in _PLURALS_LAST else 0
+    return group, last
+
+
+def _own_custom(plural: str) -> Procedure[List[_Found]]:
+    """The queue's own objects of a kind of Kueue; none where its API has gone."""
+    try:
+        crd = yield Request(
+            "GET",
+            path_of(
+                "apis/apiextensions.k8s.io/v1/customresourcedefinitions", f"{plural}.kueue.x-k8s.io"
+            ),
+        )
+    except NotFound:
+        return []
+    listed = yield from _list_custom(_custom_kind(crd), "kueue")
+    return [one for one in listed if _is_of_queue(one.one)]
+
+
+def _delete_all(found: List[_Found], timeout: float, clock: Clock) -> Procedure[None]:
+    """Delete objects and wait until they have gone. Finalizers of a manager that does not run are
+    taken off: no other program would.
+    """
+    for one in found:
+        body = {"propagationPolicy": "Foreground"} if one.kind.kind == "Deployment" else None
+        try:
+            yield Request("DELETE", one.path, body)
+        except NotFound:
+            continue
+    until = clock() + timeout
+    left = list(found)
+    while left:
+        remaining: List[_Found] = []
+        for one in left:
+            still = yield from _still_there(one)
+            if still is not None:
+                remaining.append(one._replace(one=still))
+        left = remaining
+        if not left:
+            return
+        yield from _take_finalizers_off(left)
+        if clock() >= until:
+            raise _not_gone(left, timeout)
+        yield Pause(0.5)
+
+
+def _still_there(found: _Found) -> "Procedure[ApiObject | None]":
+    try:
+        one: ApiObject = yield Request("GET", found.path)
+    except NotFound:
+        return None
+    # A controller may have made an object of the same name anew, such as a Workload.
+    is_other = metadata_of(one).get("uid") != metadata_of(found.one).get("uid")
+    return None if is_other else one
+
+
+def _take_finalizers_off(left: List[_Found]) -> Procedure[None]:
+    running: Dict[str, bool] = {}
+    for one in left:
+        if one.kind in REMOVAL or one.kind == _NAMESPACES:
+            continue
+        if not metadata_of(one.one).get("finalizers"):
+            continue
+        if one.component not in running:
+            running[one.component] = yield from _is_running(one.component)
+        if not running[one.component]:
+            try:
+                yield Request("PATCH", one.path, {"metadata": {"finalizers": None}}, {}, MERGE)
+            except NotFound:
+                continue
+
+
+def _is_running(component: str) -> Procedure[bool]:
+    """True if a manager of the component is available."""
+    found = yield from _labelled(_DEPLOYMENTS, component)
+    return any(mapping(one.one.get("status")).get("availableReplicas") for one in found)
+
+
+def _not_gone(left: List[_Found], timeout: float) -> QueueError:
+    first = left[0]
+    finalizers = metadata_of(first.one).get("finalizers") or []
+    held = f", held by the finalizers {', '.join(map(str, finalizers))}" if finalizers else ""
+    return QueueError(
+        f"{_few([one.what for one in left])}: not gone after {timeout:.0f} s{held}. See "
+        f"`kubectl describe` of {first.what} and run the playbook again: the removal continues."
+    )
+
+
+def _remove_leases(component: str, where: str) -> Procedure[None]:
+    """Remove the leases that a manager leaves behind."""
+    names = {
+        name for (own, _version), one in RELEASES.items() if own == component for name in one.leases
+    }
+    for name in sorted(names):
+        try:
+            yield Request("DELETE", _LEASES.path(name, where))
+        except NotFound:
+            continue
+
+
+def _others_in(namespace: str) -> Procedure[List[str]]:
+    """Objects in a namespace that neither this role nor Kubernetes made."""
+    found: List[str] = []
+    for kind in _IN_NAMESPACE:
+        path = path_of(f"{kind.base}/namespaces", namespace, kind.plural)
+        listed = yield from items(path)
+        found += [
+            f"{kind.kind} {metadata_of(one)['name']}" for one in listed if _is_of_others(kind, one)
+        ]
+    return found
+
+
+def _is_of_others(kind: Kind, one: ApiObject) -> bool:
+    metadata = metadata_of(one)
+    return not (
+        _is_of_queue(one)
+        or metadata.get("ownerReferences")
+        or (kind.kind, metadata["name"]) in _OF_EVERY_NAMESPACE
+        or one.get("type") in ("kubernetes.io/service-account-token", "kubernetes.io/dockercfg")
+    )

@@ -1,0 +1,368 @@
+#!/usr/bin/python
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: queue_component
+short_description: Install or remove a component of the queue in a Kubernetes cluster
+version_added: 0.1.0
+description:
+  - Renders the manifests of a component's verified release with C(kubectl kustomize), adapts them
+    (images, resources, configuration by the marks of nodes), applies them with server-side apply,
+    and waits until the component answers.
+  - Refuses to change an object that another program made. A namespace of others is used as it is.
+  - Removes objects of the component that are no longer needed, except CRDs, and on removal only
+    what carries the labels of this collection.
+  - M(autopilot.gpu.queue_sources) fetches the releases first.
+author:
+  - Contributors to autopilot.gpu (@autopilot-gpu)
+extends_documentation_fragment:
+  - autopilot.gpu._kube
+  - autopilot.gpu._queue
+options:
+  component:
+    description:
+      - The component. Install them in the order of the choices, and remove them in the reverse
+        order.
+      - V(users) is for the removal only, as its first step. It fails where objects of users would go
+        with the APIs of the queue, unless O(remove_workloads).
+    type: str
+    required: true
+    choices: [priorities, scheduler, namespace, training_operator, kuberay, kueue, appwrapper, queues, users]
+  state:
+    description: Whether the component is installed or removed.
+    type: str
+    choices: [present, absent]
+    default: present
+  namespace:
+    description: Namespace of the operators.
+    type: str
+    default: mlbatch-system
+  label_key:
+    description: Key of the label that marks a node.
+    type: str
+    default: autopilot.ibm.com/gpuhealth
+  gpu_resources:
+    description: Resources that a mark concerns, and by which the second scheduler fills nodes.
+    type: list
+    elements: str
+    default: [nvidia.com/gpu]
+  sakkara_topology:
+    description: The tree of nodes for Sakkara, with C(levels), C(resources) and C(tree).
+    type: dict
+    default: {}
+  topologies:
+    description: Topologies for topology-aware scheduling.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: Name of the topology.
+        type: str
+        required: true
+      levels:
+        description: Labels of nodes, from the largest domain to the node.
+        type: list
+        elements: str
+        required: true
+  flavors:
+    description: Flavors of resources.
+    type: list
+    elements: dict
+    default: [{name: default-flavor}]
+    suboptions:
+      name:
+        description: Name of the flavor.
+        type: str
+        required: true
+      node_labels:
+        description: Labels that a node of the flavor has.
+        type: dict
+      node_taints:
+        description: Taints that a node of the flavor has, as in a node.
+        type: list
+        elements: dict
+      tolerations:
+        description: Tolerations that pods with the flavor get, as in a pod.
+        type: list
+        elements: dict
+      topology:
+        description: Name of one of O(topologies).
+        type: str
+  slack_quotas:
+    description: Quotas of the slack queue by flavor and resource; no slack queue when empty.
+    type: dict
+    default: {}
+  fault_tolerance:
+    description: Patience of AppWrapper; its own defaults for what is not given.
+    type: dict
+    suboptions:
+      admission_grace_seconds:
+        description: Seconds until all pods must exist.
+        type: int
+      warmup_grace_seconds:
+        description: Seconds until all pods must run.
+        type: int
+      failure_grace_seconds:
+        description: Seconds between a failed pod and the restart of the job.
+        type: int
+      retry_pause_seconds:
+        description: Seconds between the removal of a job's pods and their new start.
+        type: int
+      forceful_deletion_seconds:
+        description: Seconds until pods that do not end are deleted by force.
+        type: int
+      grace_ceiling_seconds:
+        description: Maximum that a job may ask for.
+        type: int
+      success_ttl_seconds:
+        description: Seconds until a finished job is deleted.
+        type: int
+      retry_limit:
+        description: Restarts of a job before it fails.
+        type: int
+  kubectl:
+    description: The program kubectl on the host that the module runs on.
+    type: str
+    default: kubectl
+  timeout:
+    description: Seconds to wait until the component answers, or has gone. With V(0) an installation
+      does not wait.
+    type: int
+    default: 300
+  remove_workloads:
+    description: Whether a removal may remove what users have in the queue, jobs and queues.
+    type: bool
+    default: false
+attributes:
+  check_mode:
+    support: full
+    description: Can run in C(check_mode) and return what it would do.
+    details: The API server tries each change (dry run). What needs an API or a namespace that is not
+      there yet counts as created.
+  diff_mode:
+    support: full
+    description: Returns what would change in diff mode.
+    details: Long new objects, such as CRDs, are shown by their size.
+requirements:
+  - PyYAML and kubectl 1.27 or newer on the host that the module runs on
+"""
+
+EXAMPLES = r"""
+- name: Install Kueue
+  autopilot.gpu.queue_component:
+    component: kueue
+    profile: current
+    sources: /srv/mirror/queue
+    registry: registry.example/mirror
+"""
+
+RETURN = r"""
+created:
+  description: Objects that were created, or would be.
+  type: list
+  elements: str
+  returned: when state is present
+  sample: [Deployment mlbatch-system/kueue-controller-manager]
+updated:
+  description: Objects that were changed, or would be.
+  type: list
+  elements: str
+  returned: when state is present
+removed:
+  description: Objects that were removed, or would be.
+  type: list
+  elements: str
+  returned: always
+kept:
+  description: What belongs to others and stays as it is.
+  type: list
+  elements: str
+  returned: always
+"""
+
+import hashlib
+import typing as t
+
+from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+
+from ansible_collections.autopilot.gpu.plugins.module_utils import _deployments
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import (
+    ApiError,
+    ApiObject,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queue.install import (
+    apply,
+    components,
+    kinds,
+    openshift,
+    remove,
+    sources,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._kube import (
+    CONNECTION_OPTIONS,
+    Cluster,
+    connected,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._queue_install import (
+    HAS_YAML,
+    OBJECT_OPTIONS,
+    RELEASE_OPTIONS,
+    directory_of,
+    readable,
+    render,
+    settings_of,
+)
+
+_USERS = "users"
+#: Seconds that a removal waits at least.
+_LEAST_REMOVAL = 60
+#: Seconds for the requests of one component, beside its waits.
+_REQUESTS = 300
+#: A diff shows a new object of at most so many characters.
+_MOST_SHOWN = 20_000
+
+
+def shown(one: ApiObject | None) -> str:
+    """An object in a diff; a long one by its size and content hash."""
+    if one is None:
+        return ""
+    if one["kind"] == "Secret":
+        return "hidden, as it may hold keys\n"
+    text = readable(apply.comparable(one))
+    if len(text) <= _MOST_SHOWN:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return f"{len(text)} characters, SHA-256 {digest}\n"
+
+
+def diff_of(changes: list[apply.Change], removed: list[str]) -> list[dict[str, str]]:
+    """What changes, for Ansible's diff."""
+    found = []
+    for change in changes:
+        if change.action in (apply.CREATED, apply.CHANGED):
+            found.append(
+                {
+                    "before_header": change.what,
+                    "after_header": change.what,
+                    "before": shown(change.before),
+                    "after": shown(change.after),
+                }
+            )
+    found += [{"before_header": what, "before": f"{what}\n", "after": ""} for what in removed]
+    return found
+
+
+def install(module: AnsibleModule, cluster: Cluster) -> dict[str, t.Any]:
+    """Apply the component and wait for it; the module's result."""
+    params = module.params
+    component = params["component"]
+    settings = settings_of(params)
+    cluster.run(openshift.check_openshift_ai(component))
+    objects = render(component, settings, directory_of(params), params["kubectl"])
+    changes = cluster.run(
+        apply.apply_objects(objects, module.check_mode, params["timeout"]),
+        params["timeout"] + _REQUESTS,
+    )
+    obsolete = cluster.run(apply.obsolete_objects(component, objects), _REQUESTS)
+    if not module.check_mode:
+        for one in obsolete:
+            cluster.run(apply.delete(one))
+    removed = [kinds.reference(one) for one in obsolete]
+    names = {
+        action: [change.what for change in changes if change.action == action]
+        for action in (apply.CREATED, apply.CHANGED, apply.KEPT)
+    }
+    result = {
+        "changed": bool(names[apply.CREATED] or names[apply.CHANGED] or removed),
+        "created": names[apply.CREATED],
+        "updated": names[apply.CHANGED],
+        "removed": removed,
+        "kept": names[apply.KEPT],
+    }
+    if module._diff:
+        result["diff"] = diff_of(changes, removed)
+    if params["timeout"] and not module.check_mode:
+        wait(module, cluster, objects, result)
+    return result
+
+
+def wait(
+    module: AnsibleModule, cluster: Cluster, objects: list[ApiObject], result: dict[str, t.Any]
+) -> None:
+    """Wait until the component answers; fails the module after its timeout."""
+    timeout = module.params["timeout"]
+    reasons = cluster.run(_deployments.follow(objects, timeout), timeout + 60)
+    if reasons:
+        lines = "\n".join(f"  {what}: {why}" for what, why in sorted(reasons.items()))
+        module.fail_json(
+            msg=f"{module.params['component']} is applied, but does not answer after {timeout} s:\n"
+            f"{lines}\nCorrect the cause and run the playbook again: components after this one are "
+            "not installed yet.",
+            **result,
+        )
+
+
+def uninstall(module: AnsibleModule, cluster: Cluster) -> dict[str, t.Any]:
+    """Remove the component; the module's result."""
+    component = module.params["component"]
+    # A removal without a wait would go on while a manager still works.
+    timeout = module.params["timeout"] or _LEAST_REMOVAL
+    if component == _USERS:
+        procedure = remove.remove_users_objects(
+            module.params["remove_workloads"], module.check_mode, timeout
+        )
+    else:
+        procedure = remove.remove_component(component, module.check_mode, timeout)
+    found = cluster.run(procedure, timeout * 10 + _REQUESTS)
+    result: dict[str, t.Any] = {
+        "changed": bool(found.removed),
+        "removed": found.removed,
+        "kept": found.kept,
+    }
+    if module._diff:
+        result["diff"] = diff_of([], found.removed)
+    return result
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "component": {
+                "type": "str",
+                "required": True,
+                "choices": [*components.COMPONENTS, _USERS],
+            },
+            "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
+            **RELEASE_OPTIONS,
+            **OBJECT_OPTIONS,
+            "kubectl": {"type": "str", "default": "kubectl"},
+            "timeout": {"type": "int", "default": 300},
+            "remove_workloads": {"type": "bool", "default": False},
+            **CONNECTION_OPTIONS,
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    if not HAS_YAML:
+        module.fail_json(msg=missing_required_lib("PyYAML"))
+    if params["timeout"] < 0:
+        module.fail_json(
+            msg=f"timeout: {params['timeout']} is invalid; expected seconds, 0 or more"
+        )
+    if params["component"] == _USERS and params["state"] == "present":
+        module.fail_json(msg="component: 'users' is invalid; expected it with state absent only")
+    cluster = connected(module)
+    try:
+        result = (install if params["state"] == "present" else uninstall)(module, cluster)
+    except (ApiError, apply.QueueError, sources.SourceError, ValueError) as error:
+        module.fail_json(msg=f"{params['component']}: {error}")
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()
