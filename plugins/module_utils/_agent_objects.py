@@ -17,6 +17,8 @@ import re
 import typing as t
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.cluster import (
+    MANAGED_BY,
+    MANAGER,
     SELECTOR,
     SERVICE,
     WORK,
@@ -46,10 +48,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.agen
 )
 
 #: Labels of every object that the role creates.
-OWN_LABELS = {
-    "app.kubernetes.io/managed-by": "autopilot-gpu",
-    "app.kubernetes.io/part-of": "autopilot-gpu",
-}
+OWN_LABELS = {MANAGED_BY: MANAGER, "app.kubernetes.io/part-of": "autopilot-gpu"}
 #: Kinds that the role creates, or an earlier version of it created, in the order of removal: API,
 #: resource, kind.
 CREATED_KINDS = (
@@ -87,17 +86,12 @@ _CERTIFICATE = re.compile(
 #: their pods.
 TEMPORARY_OBJECTS = (
     ("v1", "pods", "Pod", "app.kubernetes.io/name=autopilot-gpu,app.kubernetes.io/component=hold"),
-    (
-        "v1",
-        "pods",
-        "Pod",
-        "app.kubernetes.io/managed-by=autopilot-gpu,app.kubernetes.io/component=volume-claim",
-    ),
+    ("v1", "pods", "Pod", f"{MANAGED_BY}={MANAGER},app.kubernetes.io/component=volume-claim"),
     (
         "v1",
         "persistentvolumeclaims",
         "PersistentVolumeClaim",
-        "app.kubernetes.io/managed-by=autopilot-gpu,app.kubernetes.io/component=volume-claim",
+        f"{MANAGED_BY}={MANAGER},app.kubernetes.io/component=volume-claim",
     ),
 )
 #: The Lease by which the agents and the module node_mark take turns.
@@ -272,7 +266,7 @@ def _belongs_to_service(one: Json) -> bool:
 
 
 def _is_ours(labels: Json) -> bool:
-    return labels.get("app.kubernetes.io/managed-by") == OWN_LABELS["app.kubernetes.io/managed-by"]
+    return labels.get(MANAGED_BY) == MANAGER
 
 
 def _path(api: str, resource: str, namespace: str | None = None, name: str | None = None) -> str:

@@ -68,7 +68,7 @@ def play(lab, tmp_path, sources):
     yield run
     lab.kubectl("delete", "raycluster", "theirs", "--ignore-not-found", check=False)
     lab.kubectl("delete", "-n", "mlbatch-system", "configmap", "theirs", check=False)
-    if lab.get("crd,priorityclass,namespace", "-l", "app.kubernetes.io/managed-by=autopilot.gpu")[
+    if lab.get("crd,priorityclass,namespace", "-l", "app.kubernetes.io/managed-by=autopilot-gpu")[
         "items"
     ]:
         done = run(state="absent")
@@ -134,7 +134,7 @@ def test_a_removal_that_stopped_half_way_goes_on_and_spares_what_others_made(lab
     assert changed_items(done) == ["kuberay", "priorities"]
     assert "Namespace mlbatch-system stays, since others have ConfigMap theirs in it" in done.stdout
     assert lab.get("-n", "mlbatch-system", "configmap", "theirs")
-    assert not lab.get("crd", "-l", "app.kubernetes.io/managed-by=autopilot.gpu")["items"]
+    assert not lab.get("crd", "-l", "app.kubernetes.io/managed-by=autopilot-gpu")["items"]
 
 
 def test_objects_of_users_stop_a_removal_unless_it_may_remove_them(lab, play):

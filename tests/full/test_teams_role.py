@@ -16,7 +16,7 @@ from lab import wait_until
 
 from teams_world import KINDS, KUEUE_KINDS, WORKLOADS, Reviewer, kueue_lab, team, teams_playbook
 
-OURS = "app.kubernetes.io/managed-by=autopilot.gpu"
+OURS = "app.kubernetes.io/managed-by=autopilot-gpu"
 
 
 @pytest.fixture(scope="module")

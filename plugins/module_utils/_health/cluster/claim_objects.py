@@ -8,12 +8,9 @@ import textwrap
 from typing import List, NamedTuple, Optional, TypedDict
 
 from .client import ApiObject
-from ..knowledge.cluster import REMOVAL, WRITTEN
+from ..knowledge.cluster import MANAGED_BY, MANAGER, REMOVAL, WRITTEN
 
-LABELS = {
-    "app.kubernetes.io/managed-by": "autopilot-gpu",
-    "app.kubernetes.io/component": "volume-claim",
-}
+LABELS = {MANAGED_BY: MANAGER, "app.kubernetes.io/component": "volume-claim"}
 #: Lifetime of the objects in seconds, as an annotation of the objects; older objects are orphans.
 LIFETIME = "autopilot.gpu/lifetime-seconds"
 #: Number of pieces in which the bytes are written.

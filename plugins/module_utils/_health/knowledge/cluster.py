@@ -6,6 +6,9 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
+#: The label of every object of this collection, and its value.
+MANAGED_BY, MANAGER = "app.kubernetes.io/managed-by", "autopilot-gpu"
+
 #: The default namespace of the agent: IBM Autopilot's namespace.
 NAMESPACE = "autopilot"
 #: Added to the agent's namespace: the name of the namespace of its pods that reserve GPUs and of its

@@ -8,6 +8,7 @@ import copy
 import time
 from typing import Callable, Dict, List, NamedTuple, Optional, Set
 
+from ....knowledge.cluster import MANAGED_BY, MANAGER
 from ....lenient import mapping, mappings_in
 from ...client import (
     APPLY,
@@ -23,7 +24,7 @@ from ...client import (
     items,
     path_of,
 )
-from .edits import COMPONENT, MANAGED_BY, OWNER
+from .edits import COMPONENT
 from .kinds import CRD, CRDS_PATH, REMOVAL, in_order, path_to, reference
 
 FIELD_MANAGER = "autopilot.gpu.queue"
@@ -53,7 +54,7 @@ class QueueError(Exception):
 
 def is_ours(one: ApiObject) -> bool:
     """True if the object is managed by this collection."""
-    return mapping(mapping(one.get("metadata")).get("labels")).get(MANAGED_BY) == OWNER
+    return mapping(mapping(one.get("metadata")).get("labels")).get(MANAGED_BY) == MANAGER
 
 
 def read_existing(objects: List[ApiObject]) -> Procedure[Dict[str, ApiObject]]:
@@ -75,7 +76,7 @@ def read_existing(objects: List[ApiObject]) -> Procedure[Dict[str, ApiObject]]:
         more = f" and {len(others) - 10} more" if len(others) > 10 else ""
         raise QueueError(
             f"{', '.join(others[:10])}{more}: made by another program, expected no such object or "
-            f"the label {MANAGED_BY}={OWNER}. Remove the other installation, or set this label to "
+            f"the label {MANAGED_BY}={MANAGER}. Remove the other installation, or set this label to "
             "hand the objects over to this role. Nothing of this component was changed."
         )
     return existing
@@ -254,7 +255,7 @@ def obsolete_objects(component: str, objects: List[ApiObject]) -> Procedure[List
     for kind in REMOVAL:
         if kind.kind in _NEVER_PRUNED:
             continue
-        selector = f"{MANAGED_BY}={OWNER},{COMPONENT}={component}"
+        selector = f"{MANAGED_BY}={MANAGER},{COMPONENT}={component}"
         listed = yield from items(kind.list_path, {"labelSelector": selector})
         for one in listed:
             # Items of a list have no kind of their own.
@@ -275,6 +276,6 @@ def delete(one: ApiObject) -> Procedure[bool]:
 
 def served_crds(component: str) -> Procedure[List[ApiObject]]:
     """The CRDs of the component, or of all components for ""."""
-    selector = f"{MANAGED_BY}={OWNER},{COMPONENT}" + (f"={component}" if component else "")
+    selector = f"{MANAGED_BY}={MANAGER},{COMPONENT}" + (f"={component}" if component else "")
     found: List[ApiObject] = yield from items(CRDS_PATH, {"labelSelector": selector})
     return found

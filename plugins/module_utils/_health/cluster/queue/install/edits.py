@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
+from ....knowledge.cluster import MANAGED_BY, MANAGER
 from ....knowledge.queue_releases import Image
 from ...client import ApiObject
 
-MANAGED_BY = "app.kubernetes.io/managed-by"
-OWNER = "autopilot.gpu"
 #: The component that an object belongs to.
 COMPONENT = "autopilot.gpu/queue-component"
 CONFIG_HASH = "autopilot.gpu/config-hash"
@@ -28,7 +27,7 @@ def label(objects: Iterable[ApiObject], component: str) -> None:
     """Mark objects as managed by this collection, for the component."""
     for one in objects:
         labels = one["metadata"].setdefault("labels", {})
-        labels.update({MANAGED_BY: OWNER, COMPONENT: component})
+        labels.update({MANAGED_BY: MANAGER, COMPONENT: component})
 
 
 def move(objects: List[ApiObject], namespace: str) -> List[ApiObject]:

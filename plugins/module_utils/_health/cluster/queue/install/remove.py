@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from typing import Callable, Dict, List, NamedTuple, Tuple
 
+from ....knowledge.cluster import MANAGED_BY, MANAGER
 from ....knowledge.queue_releases import RELEASES
 from ....lenient import mapping, mappings_in, text
 from ...client import (
@@ -21,7 +22,7 @@ from ...client import (
     path_of,
 )
 from .apply import QueueError, is_ours, served_crds
-from .edits import COMPONENT, MANAGED_BY, OWNER
+from .edits import COMPONENT
 from .kinds import REMOVAL, Kind
 
 #: Kueue's kinds of which the queue has objects, in the order of removal.
@@ -149,7 +150,7 @@ def _few(names: List[str]) -> str:
 
 
 def _selector(component: str) -> Dict[str, str]:
-    return {"labelSelector": f"{MANAGED_BY}={OWNER},{COMPONENT}={component}"}
+    return {"labelSelector": f"{MANAGED_BY}={MANAGER},{COMPONENT}={component}"}
 
 
 def _labelled(kind: Kind, component: str) -> Procedure[List[_Found]]:

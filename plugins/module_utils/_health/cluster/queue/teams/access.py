@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from typing import Any, Collection, Dict, List, Sequence
 
+from ....knowledge.cluster import MANAGED_BY, MANAGER
 from ...client import ApiObject
 from .listing import LOCAL_QUEUE
 
-#: The label of a team's namespace, of objects of ours, and of an object of one team.
+#: The label of a team's namespace, of an object of one team, and of all objects of ours.
 TEAM_NAMESPACE = "mlbatch-team-namespace"
-MANAGED_BY, MANAGER = "app.kubernetes.io/managed-by", "autopilot.gpu"
 TEAM_LABEL = "autopilot.gpu/team"
 OURS = {MANAGED_BY: MANAGER}
 

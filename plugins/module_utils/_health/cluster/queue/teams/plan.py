@@ -7,19 +7,11 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from ....knowledge.cluster import MANAGED_BY, MANAGER
 from ....lenient import mapping
 from ...client import ApiObject, metadata_of
 from ..quantity import parse_quantity
-from .access import (
-    EDIT_ROLE,
-    MANAGED_BY,
-    MANAGER,
-    POLICY,
-    TEAM_LABEL,
-    TEAM_NAMESPACE,
-    edit_role,
-    queue_name_policy,
-)
+from .access import EDIT_ROLE, POLICY, TEAM_LABEL, TEAM_NAMESPACE, edit_role, queue_name_policy
 from .checks import keys_of, labels_in, queue_of, refusals, warnings
 from .listing import LOCAL_QUEUE, Team
 from .objects import objects_of
