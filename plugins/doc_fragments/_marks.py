@@ -49,4 +49,13 @@ options:
     description: Namespace of the agents, with the Lease that enforces the share.
     type: str
     default: autopilot
+  slack_queue:
+    description:
+      - Name of the slack ClusterQueue of Kueue. When a mark takes the GPUs of a node out of service
+        (V(TESTING), V(EVICT)), or puts them back, its lending limits follow, as with
+        M(autopilot.gpu.slack_quota). What cannot be written is a warning, and the mark stays.
+      - When empty, no ClusterQueue is changed. Leave it empty where AppWrapper up to version 1.0 has
+        the same C(slackQueueName).
+    type: str
+    default: ""
 """

@@ -58,6 +58,7 @@ RULE_OPTIONS: dict[str, dict[str, t.Any]] = {
     "max_bad_share": {"type": "float", "default": 0.1},
     "namespace": {"type": "str", "default": "autopilot"},
     "taint_unfit": {"type": "bool", "default": False},
+    "slack_queue": {"type": "str", "default": ""},
 }
 
 _SET = {"pass": PASS, "warn": WARN, "evict": EVICT}
@@ -101,6 +102,11 @@ def mark(module: AnsibleModule) -> None:
         module.warn(
             f"node {params['node']}: AppWrappers there act on the mark within a minute instead of "
             f"at once: {marked.nudged.problem}"
+        )
+    if marked.slack_problem:
+        module.warn(
+            f"ClusterQueue {params['slack_queue']}: its lending limits did not follow the mark of "
+            f"node {params['node']}: {marked.slack_problem}. Run the module autopilot.gpu.slack_quota."
         )
     if module._diff:
         result["diff"] = {"before": marked.before, "after": marked.after}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import re
 import time
 
@@ -18,15 +19,16 @@ from _health.cluster import claim_objects, claim_procedures, mark_states
 from _health.cluster.client import MERGE, STRATEGIC, ApiError, Forbidden, Request, path_of
 from _health.cluster.mark_on_node import written_keys
 from _health.cluster.mark_writer import mark
-from _health.cluster.queue import nudge
+from _health.cluster.queue import nudge, slack
 from _health.knowledge.marks import FITNESS_LABEL
-from agent_role import agent_playbook
+from agent_role import agent_playbook, crd, load_crds
 from autopilot_agent.cluster import gpu_reservation
 from autopilot_agent.cluster.kube import Kube
 
 SPACE, WORK = "autopilot", "autopilot-work"
 MINE, OTHER, CONTROL = "token-mine", "token-other", "token-control"
-RULES = mark_states.Rules(taint="NoSchedule", cordon=False, taint_unfit=True)
+SLACK = "slack-cluster-queue"
+RULES = mark_states.Rules(taint="NoSchedule", cordon=False, taint_unfit=True, slack_queue=SLACK)
 KEY = RULES.label_key
 STAND_INS = {
     "agent_volumes": [{"name": "hardware", "hostPath": {"path": "/opt/hardware"}}],
@@ -63,6 +65,12 @@ TRAIN = {
     "spec": {"components": []},
     "status": {"phase": "Running"},
 }
+KUEUE = "kueue.x-k8s.io"
+#: As much of Kueue's definitions as the lending limits take.
+QUEUES = [
+    crd(KUEUE, "clusterqueues", "ClusterQueue", "Cluster", "v1beta2"),
+    crd(KUEUE, "resourceflavors", "ResourceFlavor", "Cluster", "v1beta2"),
+]
 HOST = [{"name": "h", "hostPath": {"path": "/"}}]
 
 
@@ -160,6 +168,28 @@ def make_appwrapper(lab):
     )
 
 
+def queue(name):
+    """A ClusterQueue with 16 GPUs."""
+    resources = [{"name": "nvidia.com/gpu", "nominalQuota": "16"}]
+    flavors = [{"name": "default-flavor", "resources": resources}]
+    groups = [{"coveredResources": ["nvidia.com/gpu"], "flavors": flavors}]
+    return {
+        "apiVersion": f"{KUEUE}/v1beta2",
+        "kind": "ClusterQueue",
+        "metadata": {"name": name},
+        "spec": {"cohortName": "default-cohort", "resourceGroups": groups},
+    }
+
+
+def make_queues(lab):
+    """The slack queue and that of a team, and 8 GPUs on the agent's node."""
+    load_crds(lab, QUEUES)
+    flavor = {"kind": "ResourceFlavor", "metadata": {"name": "default-flavor"}, "spec": {}}
+    lab.apply({"apiVersion": f"{KUEUE}/v1beta2", **flavor}, queue(SLACK), queue("blue"))
+    capacity = json.dumps({"status": {"capacity": {"nvidia.com/gpu": "8"}}})
+    lab.kubectl("patch", "node", MINE, "--subresource=status", "--type=merge", "-p", capacity)
+
+
 @pytest.fixture(
     scope="module", params=[{}, STAND_INS], ids=["without host paths", "with host paths"]
 )
@@ -169,6 +199,7 @@ def world(request, lab, tmp_path_factory):
     for name in (MINE, OTHER, CONTROL):
         lab.make_node(name)
     make_appwrapper(lab)
+    make_queues(lab)
     lab.create(
         {
             "apiVersion": "storage.k8s.io/v1",
@@ -180,6 +211,7 @@ def world(request, lab, tmp_path_factory):
     done = play(
         agent_taint="NoSchedule",
         agent_taint_unfit=True,
+        agent_slack_queue=SLACK,
         agent_pvc_storage_class="token-class",
         agent_node_selector={"no": "node"},
         **request.param,
@@ -205,7 +237,8 @@ def world(request, lab, tmp_path_factory):
     gone = play(agent_state="absent")
     lab.kubectl("delete", "storageclass", "token-class")
     lab.kubectl("-n", "default", "delete", "pod", "train-0", "--force", "--grace-period=0")
-    lab.kubectl("delete", "crd", APPWRAPPERS["metadata"]["name"])
+    names = [one["metadata"]["name"] for one in (APPWRAPPERS, *QUEUES)]
+    lab.kubectl("delete", "crd", *names)
     lab.kubectl("delete", "node", MINE, OTHER, CONTROL)
     assert gone.returncode == 0, gone.stdout
     kinds = "validatingadmissionpolicies,validatingadmissionpolicybindings,namespaces"
@@ -377,6 +410,14 @@ def attempts_with_pods(world):
     }
 
 
+def queue_spec(**quota):
+    """The quotas of a ClusterQueue with something else for its GPUs."""
+    groups = queue("x")["spec"]["resourceGroups"]
+    groups[0]["flavors"][0]["resources"][0].update(quota)
+    return {"resourceGroups": groups}
+
+
+QUEUES_PATH = path_of(f"apis/{KUEUE}/v1beta2", "clusterqueues")
 TRAIN_PATH = path_of(
     "apis/workload.codeflare.dev/v1beta2/namespaces", "default", "appwrappers", "train"
 )
@@ -431,6 +472,22 @@ def attempts_with_objects(world):
         },
         "deleting an AppWrapper": Request("DELETE", TRAIN_PATH),
         "an AppWrapper": Request("POST", TRAIN_PATH.rpartition("/")[0], TRAIN),
+        **{
+            f"the {part} of a ClusterQueue": Request(
+                "PATCH", QUEUES_PATH + f"/{name}", body, content_type=MERGE
+            )
+            for part, name, body in (
+                ("quota", SLACK, {"spec": queue_spec(nominalQuota="17")}),
+                ("borrowing limit", SLACK, {"spec": queue_spec(borrowingLimit="17")}),
+                ("flavors", SLACK, {"spec": {"resourceGroups": []}}),
+                ("cohort", SLACK, {"spec": {"cohortName": "mine"}}),
+                ("label", SLACK, label("a")),
+                ("annotation", SLACK, {"metadata": {"annotations": {"a": "b"}}}),
+                ("lending limit of a team", "blue", {"spec": queue_spec(lendingLimit="0")}),
+            )
+        },
+        "deleting a ClusterQueue": Request("DELETE", f"{QUEUES_PATH}/{SLACK}"),
+        "a ClusterQueue": Request("POST", QUEUES_PATH, queue("mine")),
         "removing the policy": Request(
             "DELETE",
             path_of(
@@ -481,20 +538,31 @@ def test_the_agent_marks_its_node(world):
             ):
                 marked = await kube.run(mark(MINE, event, RULES, time.time, f"agent/{MINE}"))
                 assert not marked.refused
+                assert not marked.slack_problem
         found = world.lab.get("node", MINE)
+        lent.append(world.lab.get("clusterqueue", SLACK))
         async with world.kube() as kube:
             passed = mark_states.TestingBegan("u", 60.0, "test")
             await kube.run(mark(MINE, passed, RULES, time.time, f"agent/{MINE}"))
             passed = mark_states.TestingEnded("u", "pass", 3)
             await kube.run(mark(MINE, passed, RULES, time.time, f"agent/{MINE}"))
+        lent.append(world.lab.get("clusterqueue", SLACK))
         return found, world.lab.get("node", MINE)
 
+    lent = [world.lab.get("clusterqueue", SLACK)]
     before = world.lab.get("appwrapper", "train", "-n", "default")
     bad, good = asyncio.run(run())
     # The AppWrapper with a pod on the node was written to; nothing else of it changed.
     after = world.lab.get("appwrapper", "train", "-n", "default")
     assert set(after["metadata"]["annotations"]) == {nudge.ANNOTATION}
     assert after["spec"] == before["spec"]
+    # The slack queue lends 8 GPUs less while the node is EVICT, and is then as it was.
+    assert [one["spec"] for one in lent] == [
+        queue(SLACK)["spec"],
+        queue_spec(lendingLimit="8") | {"cohortName": "default-cohort"},
+        queue(SLACK)["spec"],
+    ]
+    assert slack.ANNOTATION not in lent[2]["metadata"].get("annotations", {})
     keys = written_keys(RULES)
     assert (bad["metadata"]["labels"][KEY], good["metadata"]["labels"][KEY]) == ("EVICT", "PASS")
     assert bad["metadata"]["annotations"].keys() & set(keys["annotations"])

@@ -461,6 +461,16 @@ FEATURES = {
         {"agent_mark_nodes": True, "agent_condition": True},
         {"autopilot-agent": {"patch nodes/status"}},
     ),
+    "slack": (
+        {"agent_mark_nodes": True, "agent_slack_queue": "slack"},
+        {
+            "autopilot-agent": {
+                "get clusterqueues.kueue.x-k8s.io slack",
+                "patch clusterqueues.kueue.x-k8s.io slack",
+                "list resourceflavors.kueue.x-k8s.io",
+            }
+        },
+    ),
     "hold pods": ({"agent_reserve_gpus": True}, {"autopilot-work": PODS}),
     "claims": (
         {"agent_pvc_storage_class": "fast"},
@@ -514,7 +524,7 @@ def rights(objects):
 )
 def test_the_agents_have_the_rights_of_the_features_that_are_on_and_no_others(render, features):
     variables, wanted = dict(OFF), {role: set(may) for role, may in ALWAYS.items()}
-    if "condition" in features:
+    if {"condition", "slack"} & set(features):
         features = [*features, "marks"]
     for name in features:
         variables.update(FEATURES[name][0])

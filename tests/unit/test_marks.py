@@ -402,6 +402,7 @@ def test_events_that_mean_nothing_are_refused(event, words):
         ({"max_bad_share": math.nan}, "max_bad_share"),
         ({"namespace": "a/b"}, "namespace"),
         ({"namespace": ""}, "namespace"),
+        ({"slack_queue": "a b"}, "slack_queue"),
     ],
 )
 def test_rules_that_mean_nothing_are_refused(rules, option):

@@ -13,11 +13,17 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from procedures import carried_out
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster import (
+    mark_states,
+    mark_writer,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import (
     MERGE,
     TRIES,
     Conflict,
+    Forbidden,
     NotFound,
     Pause,
 )
@@ -234,3 +240,55 @@ def test_the_retries_are_bounded():
 def test_a_missing_queue_is_named():
     with pytest.raises(NotFound, match="'slack' is not a ClusterQueue"):
         written(*FOUND[:3], NotFound("404", 404))
+
+
+# ---- marks ----
+
+
+def marked(before, event, slack_queue="slack", kueue=None):
+    """The result of marking gpu0, and the requests to Kueue; ``kueue``: an error of its API."""
+    asked = []
+
+    def answer(request):
+        if "kueue.x-k8s.io" in request.path:
+            asked.append(request)
+            if kueue:
+                raise kueue
+            if request.path == "/apis/kueue.x-k8s.io":
+                return FOUND[0]
+            return gpus("8") if "/clusterqueues/" in request.path else {"items": [flavor()]}
+        if "/leases" in request.path and request.method == "GET":
+            raise NotFound("404", 404)
+        if request.path.endswith("/nodes/gpu0"):
+            found = node("gpu0", {capacity.LABEL_KEY: before})
+            found["metadata"]["resourceVersion"] = "3"
+            return found
+        nodes = [*EVICTED, node("gpu0")] if request.path.endswith("/nodes") else []
+        return {"items": nodes, "metadata": {}}
+
+    rules = mark_states.Rules(condition=False, max_bad_share=1, slack_queue=slack_queue)
+    procedure = mark_writer.mark("gpu0", event, rules, lambda: 1795664870.0, "me")
+    return carried_out(procedure, answer), asked
+
+
+@pytest.mark.parametrize(
+    "before, event, is_adjusted",
+    [
+        ("PASS", mark_states.Set("EVICT", "smoke"), True),
+        ("EVICT", mark_states.Set("PASS", "new board"), True),
+        ("EVICT", mark_states.Removed(), True),
+        ("PASS", mark_states.TestingBegan("t", 60.0, "test"), True),
+        ("EVICT", mark_states.Set("EVICT", "again"), False),
+        ("PASS", mark_states.Set("WARN", "slow"), False),
+    ],
+)
+def test_the_lending_limits_follow_a_mark_that_counts_for_them(before, event, is_adjusted):
+    result, asked = marked(before, event)
+    assert (bool(asked), result.slack_problem) == (is_adjusted, "")
+    assert not marked(before, event, slack_queue="")[1]
+
+
+def test_a_mark_stays_when_the_lending_limits_cannot_follow():
+    refused = Forbidden("GET clusterqueues: 403, may not", 403)
+    result, _asked = marked("PASS", mark_states.Set("EVICT", "smoke"), kueue=refused)
+    assert result.mark == "EVICT" and "may not" in result.slack_problem

@@ -225,6 +225,7 @@ _WITH_OBJECTS = (
             "TAINT_UNFIT",
             "CORDON",
             "CONDITION",
+            "SLACK_QUEUE",
             "AUTH",
             "PORT",
             "METRICS_PORT",
@@ -300,6 +301,7 @@ _VALIDATORS: dict[str, _Validate] = {
     "mark_label_key": _rule,
     "mark_max_bad_share": _rule,
     "mark_namespace": _rule,
+    "mark_slack_queue": _rule,
     "mesh_rounds": _rounds,
     "mesh_interfaces": _interfaces,
     "rules": lambda name, value: [

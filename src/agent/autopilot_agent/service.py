@@ -244,4 +244,5 @@ def _rules(settings: AgentSettings) -> Rules:
         max_bad_share=settings.max_bad_share,
         namespace=settings.namespace,
         taint_unfit=settings.taint_unfit,
+        slack_queue=settings.slack_queue,
     )

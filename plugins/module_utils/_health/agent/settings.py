@@ -108,6 +108,8 @@ class AgentSettings:
     condition: bool
     #: Maximum share of GPU nodes that may be EVICT or tainted as unfit at the same time, 0 to 1.
     max_bad_share: float
+    #: The ClusterQueue whose lending limits follow the marks; "" for none.
+    slack_queue: str
     auth_required: bool
     open_metrics: bool
     #: Agents asked at once.
@@ -172,6 +174,7 @@ class AgentSettings:
             cordon=read.flag("AUTOPILOT_CORDON", False),
             condition=read.flag("AUTOPILOT_CONDITION", True),
             max_bad_share=read.number("AUTOPILOT_MAX_BAD_SHARE", 0.1, 0.0, 1.0),
+            slack_queue=read.matching("AUTOPILOT_SLACK_QUEUE", "", _DNS),
             auth_required=read.one_of("AUTOPILOT_AUTH", *_AUTH) == "required",
             open_metrics=read.flag("AUTOPILOT_OPEN_METRICS", True),
             fanout=read.whole("AUTOPILOT_FANOUT", 32, 1, 1024),

@@ -58,6 +58,9 @@ class Rules(NamedTuple):
     namespace: str = "autopilot"
     #: Whether a node that was judged unfit gets a NoSchedule taint, within the share.
     taint_unfit: bool = False
+    #: The ClusterQueue whose lending limits follow the marks that take a node out of service; "" for
+    #: none.
+    slack_queue: str = ""
 
 
 def validate_rules(rules: Rules) -> None:
@@ -87,6 +90,11 @@ def validate_rules(rules: Rules) -> None:
         raise ValueError(
             f"namespace: {rules.namespace!r} is invalid; expected the name of a namespace "
             f"such as {Rules().namespace}"
+        )
+    if rules.slack_queue and not _DNS.fullmatch(rules.slack_queue):
+        raise ValueError(
+            f"slack_queue: {rules.slack_queue!r} is invalid; expected the name of a ClusterQueue "
+            "such as slack-cluster-queue, or nothing for no slack queue"
         )
 
 

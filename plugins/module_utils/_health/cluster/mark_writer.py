@@ -35,7 +35,9 @@ from .client import (
 )
 from .mark_states import SKEW, Event, Refresh, Removed, Rules, State, validate_rules
 from .mark_on_node import Decision, decide, shown, takes_place
+from .queue.capacity import OUT_OF_SERVICE, resource_taints
 from .queue.nudge import Nudged, nudge
+from .queue.slack import adjust
 from ..lenient import mapping, number, parse_json
 from ..times import stamp_of
 
@@ -66,6 +68,8 @@ class Marked(NamedTuple):
     refused: str = ""
     #: AppWrappers that ran on a node that became EVICT.
     nudged: Nudged = Nudged()
+    #: Why the lending limits of the slack queue did not follow the mark, or "".
+    slack_problem: str = ""
 
     @property
     def mark(self) -> str:
@@ -98,12 +102,35 @@ def mark(
             yield from _report(name, f"not tainted as unfit: {decision.untainted}", clock)
         if isinstance(event, Removed):
             yield from _forget(rules, clock)
-    nudged = Nudged()
-    if not dry and decision.state.mark == EVICT and decision.before != EVICT:
+    nudged, slack_problem = Nudged(), ""
+    mark_now, is_new = decision.state.mark, decision.state.mark != decision.before
+    if not dry and is_new and mark_now == EVICT:
         nudged = yield from nudge(name, clock)
+    if not dry and is_new and {mark_now, decision.before} & set(OUT_OF_SERVICE):
+        slack_problem = yield from _adjust_slack(rules)
     return Marked(
-        decision.state, before, after, decision.before, decision.changes, decision.refused, nudged
+        decision.state,
+        before,
+        after,
+        decision.before,
+        decision.changes,
+        decision.refused,
+        nudged,
+        slack_problem,
     )
+
+
+def _adjust_slack(rules: Rules) -> Procedure[str]:
+    """Bring the lending limits of the slack queue to the capacity that is left; returns why that
+    failed, or "".
+    """
+    if not rules.slack_queue:
+        return ""
+    try:
+        yield from adjust(rules.slack_queue, resource_taints(rules.label_key))
+    except ApiError as error:
+        return str(error)
+    return ""
 
 
 def _decided(

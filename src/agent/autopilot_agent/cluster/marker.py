@@ -207,6 +207,12 @@ class NodeMarker:
                 ", ".join(marked.nudged.waiting) or "unknown",
                 marked.nudged.problem or "AppWrapper does not act on EVICT",
             )
+        if marked.slack_problem:
+            _LOG.warning(
+                "the lending limits of ClusterQueue %s did not follow the mark: %s",
+                self._rules.slack_queue,
+                marked.slack_problem,
+            )
         self.current = marked.mark
         self._expires = state.test.until if state.test and is_tested(state, self._clock()) else None
         return marked

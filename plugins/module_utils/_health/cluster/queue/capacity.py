@@ -28,6 +28,8 @@ _DOWN = {
     "node.kubernetes.io/unreachable": "unreachable",
     "node.kubernetes.io/not-ready": "not ready",
 }
+#: Marks that take the GPUs of a node out of service.
+OUT_OF_SERVICE = (TESTING, EVICT)
 #: Effects that keep new pods away.
 KEEPS_AWAY = ("NoSchedule", "NoExecute")
 #: Taint of a cordoned node.
