@@ -203,6 +203,9 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queu
     remove,
     sources,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queue.served import (
+    served_groups,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._kube import (
     CONNECTION_OPTIONS,
     Cluster,
@@ -262,6 +265,8 @@ def install(module: AnsibleModule, cluster: Cluster) -> dict[str, t.Any]:
     params = module.params
     component = params["component"]
     settings = settings_of(params)
+    if component == "queues":
+        settings = settings._replace(api_groups=cluster.run(served_groups()))
     cluster.run(openshift.check_openshift_ai(component))
     objects = render(component, settings, directory_of(params), params["kubectl"])
     changes = cluster.run(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import json
 import re
 import time
 
@@ -182,12 +181,10 @@ def queue(name):
 
 
 def make_queues(lab):
-    """The slack queue and that of a team, and 8 GPUs on the agent's node."""
+    """The slack queue and that of a team."""
     load_crds(lab, QUEUES)
     flavor = {"kind": "ResourceFlavor", "metadata": {"name": "default-flavor"}, "spec": {}}
     lab.apply({"apiVersion": f"{KUEUE}/v1beta2", **flavor}, queue(SLACK), queue("blue"))
-    capacity = json.dumps({"status": {"capacity": {"nvidia.com/gpu": "8"}}})
-    lab.kubectl("patch", "node", MINE, "--subresource=status", "--type=merge", "-p", capacity)
 
 
 @pytest.fixture(
@@ -472,6 +469,19 @@ def attempts_with_objects(world):
         },
         "deleting an AppWrapper": Request("DELETE", TRAIN_PATH),
         "an AppWrapper": Request("POST", TRAIN_PATH.rpartition("/")[0], TRAIN),
+        "removing the policy": Request(
+            "DELETE",
+            path_of(
+                "apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+                "autopilot-agent-nodes",
+            ),
+        ),
+    }
+
+
+def attempts_with_queues():
+    """The queues that the agents' marks concern."""
+    return {
         **{
             f"the {part} of a ClusterQueue": Request(
                 "PATCH", QUEUES_PATH + f"/{name}", body, content_type=MERGE
@@ -488,13 +498,6 @@ def attempts_with_objects(world):
         },
         "deleting a ClusterQueue": Request("DELETE", f"{QUEUES_PATH}/{SLACK}"),
         "a ClusterQueue": Request("POST", QUEUES_PATH, queue("mine")),
-        "removing the policy": Request(
-            "DELETE",
-            path_of(
-                "apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
-                "autopilot-agent-nodes",
-            ),
-        ),
     }
 
 
@@ -505,6 +508,7 @@ def test_nothing_that_a_thief_tries_is_allowed(world):
         **attempts_with_shapes(world),
         **attempts_with_pods(world),
         **attempts_with_objects(world),
+        **attempts_with_queues(),
     }
     told = answers(world, attempts)
     assert {name: answer for name, answer in told.items() if not answer.startswith("refused")} == {}

@@ -14,8 +14,14 @@ import json
 import tarfile
 
 import pytest
+from procedures import carried_out
 
 from ansible_collections.autopilot.gpu.plugins.module_utils import _deployments, _queue_install
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import (
+    Invalid,
+    NotFound,
+    Unavailable,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queue.install import (
     apply,
     components,
@@ -23,7 +29,14 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queu
     kinds,
     managers,
     own_objects,
+    remove,
     sources,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queue.teams.access import (
+    TEAM_LABEL,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.cluster import (
+    QUEUE_COMPONENT,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.marks import MARKS
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.queue_releases import (
@@ -420,8 +433,121 @@ def test_coscheduling_comes_with_the_controller_of_its_groups():
         "scheduler-plugins-scheduler",
         "scheduler-plugins-controller",
     }
-    assert all(one["metadata"]["labels"][edits.COMPONENT] == "scheduler" for one in found.values())
+    assert all(one["metadata"]["labels"][QUEUE_COMPONENT] == "scheduler" for one in found.values())
     assert scheduler_with(scheduler="none") == {}
+
+
+def test_the_queue_brings_the_rights_of_teams():
+    for groups, has_train_jobs in (((), False), (("trainer.kubeflow.org",), True)):
+        settings = _queue_install.settings_of(params())._replace(api_groups=groups)
+        made = components.objects_of("queues", settings, [], _queue_install.codec())
+        (role,) = edits.of_kind(made, "ClusterRole")
+        assert role["metadata"]["name"] == "mlbatch-edit"
+        assert role["metadata"]["labels"][QUEUE_COMPONENT] == "queues"
+        granted = {resource for rule in role["rules"] for resource in rule["resources"]}
+        assert ("trainjobs" in granted, "appwrappers" in granted) == (has_train_jobs, True)
+
+
+# ---- applying ----
+
+FLAVOR = {
+    "apiVersion": "kueue.x-k8s.io/v1beta2",
+    "kind": "ResourceFlavor",
+    "metadata": {"name": "default-flavor"},
+}
+CLASS = own_objects.priority_classes()[0]
+NOT_SERVED = NotFound("PATCH x: 404, the server could not find the requested resource", 404)
+NO_WEBHOOK = Unavailable(
+    'PATCH x: 500, failed calling webhook "mresourceflavor.kb.io": no endpoints available', 500
+)
+
+
+def applied(objects, refusal=None, dry=False):
+    """The changes to a cluster without the objects; ``refusal`` answers what is not a PriorityClass."""
+
+    def answer(request):
+        if request.method == "GET":
+            raise NotFound("404", 404)
+        if refusal and request.body["kind"] != "PriorityClass":
+            raise refusal
+        return request.body
+
+    # Each look at the clock is a second later.
+    seconds = iter(range(1000))
+    return carried_out(apply.apply_objects(objects, dry, 5, lambda: next(seconds)), answer)
+
+
+@pytest.mark.parametrize(
+    "one, error, words",
+    [
+        (
+            FLAVOR,
+            NOT_SERVED,
+            "the API server does not serve kueue.x-k8s.io/v1beta2: "
+            "install the components before it, of the same profile, first.",
+        ),
+        (FLAVOR, NO_WEBHOOK, "The manager behind the webhook is not ready: see its pods and run"),
+        (
+            {
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "kind": "CustomResourceDefinition",
+                "metadata": {"name": "topologies.kueue.x-k8s.io"},
+            },
+            Invalid("PATCH x: 422, status.storedVersions[0]: Invalid value: v1alpha1", 422),
+            "Its API of another version may be installed: remove that with its own profile",
+        ),
+    ],
+)
+def test_what_the_api_server_refuses_is_named_with_the_next_step(one, error, words):
+    with pytest.raises(apply.QueueError) as refused:
+        applied([CLASS, one], error)
+    message = str(refused.value)
+    assert f"{one['kind']} {one['metadata']['name']}: {error}. " in message and words in message
+    # Nothing is half-applied without saying so.
+    assert "Applied before: 1 objects, the last PriorityClass low-priority." in message
+    with pytest.raises(apply.QueueError, match="Nothing was changed"):
+        applied([one], error)
+
+
+def test_what_a_dry_run_cannot_try_counts_as_created():
+    for error in (NOT_SERVED, NO_WEBHOOK):
+        assert [one.action for one in applied([CLASS, FLAVOR], error, dry=True)] == ["created"] * 2
+
+
+# ---- removal ----
+
+
+def cluster_of(**lists):
+    """Answers to reads of lists by plural, with no objects of other kinds; nothing to delete."""
+
+    def answer(request):
+        assert request.method == "GET", request
+        name = request.path.rpartition("/")[2]
+        if "customresourcedefinitions/" in request.path:
+            raise NotFound("404", 404)
+        return {"items": lists.get(name, [])}
+
+    return answer
+
+
+@pytest.mark.parametrize("is_wanted", [False, True])
+def test_teams_go_before_the_queue(is_wanted):
+    names = ("red", "blue")
+    teams = [{"metadata": {"name": f"n-{one}", "labels": {TEAM_LABEL: one}}} for one in names]
+    with pytest.raises(apply.QueueError, match="blue, red: these teams .* autopilot.gpu.teams"):
+        carried_out(remove.remove_users_objects(is_wanted, False, 1), cluster_of(namespaces=teams))
+
+
+def test_the_rights_of_teams_stay_while_others_have_them():
+    role = {"metadata": {"name": "mlbatch-edit", "labels": {QUEUE_COMPONENT: "queues"}}}
+    theirs = {"metadata": {"name": "mlbatch-edit", "namespace": "theirs"}}
+    for bindings, removed, kept in (
+        ([], ["ClusterRole mlbatch-edit"], []),
+        ([theirs], [], ["ClusterRole mlbatch-edit stays, since RoleBindings use it in theirs"]),
+    ):
+        answer = cluster_of(clusterroles=[role], rolebindings=bindings)
+        found = carried_out(remove.remove_component("queues", True, 1), answer)
+        assert (found.removed, found.kept) == (removed, kept)
 
 
 # ---- options ----

@@ -319,6 +319,13 @@ def test_the_role_of_others_stays_as_it_is():
     assert plan([], cluster(theirs), absent=True).remove == []
 
 
+def test_the_role_of_the_queue_is_in_place_and_stays_with_it():
+    (role,) = plan([], cluster()).apply
+    role["metadata"]["labels"]["autopilot.gpu/queue-component"] = "queues"
+    assert plan([], cluster(role)).apply == []
+    assert plan([], cluster(role), absent=True).remove == []
+
+
 # ---- removal ----
 
 

@@ -9,6 +9,9 @@ from typing import Any, Mapping
 #: The label of every object of this collection, and its value.
 MANAGED_BY, MANAGER = "app.kubernetes.io/managed-by", "autopilot-gpu"
 
+#: Label of the objects of the queue: the component that they belong to.
+QUEUE_COMPONENT = "autopilot.gpu/queue-component"
+
 #: The default namespace of the agent: IBM Autopilot's namespace.
 NAMESPACE = "autopilot"
 #: Added to the agent's namespace: the name of the namespace of its pods that reserve GPUs and of its

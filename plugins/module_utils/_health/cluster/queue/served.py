@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, NamedTuple, TypeVar
+from typing import Any, Callable, Dict, List, NamedTuple, TypeVar
 
-from ...lenient import mappings_in, text
+from ...lenient import mapping, mappings_in, text
 from ..client import ApiError, ApiObject, NotFound, Procedure, Request, items, path_of
 
 GROUP = "kueue.x-k8s.io"
@@ -59,6 +59,18 @@ def served_api() -> Procedure[ServedApi]:
         f"{wanted}; install a version of Kueue from 0.10 on",
         404,
     )
+
+
+def served_groups() -> Procedure[Dict[str, List[str]]]:
+    """The versions of each API group that the server serves, the preferred one first."""
+    answer = yield Request("GET", path_of("apis"))
+    return {
+        text(group.get("name")): [
+            text(one.get("version"))
+            for one in [mapping(group.get("preferredVersion")), *mappings_in(group.get("versions"))]
+        ]
+        for group in mappings_in(answer.get("groups"))
+    }
 
 
 def bounded_list(

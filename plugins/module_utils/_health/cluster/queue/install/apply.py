@@ -8,7 +8,7 @@ import copy
 import time
 from typing import Callable, Dict, List, NamedTuple, Optional, Set
 
-from ....knowledge.cluster import MANAGED_BY, MANAGER
+from ....knowledge.cluster import MANAGED_BY, MANAGER, QUEUE_COMPONENT
 from ....lenient import mapping, mappings_in
 from ...client import (
     APPLY,
@@ -16,6 +16,7 @@ from ...client import (
     ApiObject,
     Conflict,
     Forbidden,
+    Invalid,
     NotFound,
     Pause,
     Procedure,
@@ -24,7 +25,6 @@ from ...client import (
     items,
     path_of,
 )
-from .edits import COMPONENT
 from .kinds import CRD, CRDS_PATH, REMOVAL, in_order, path_to, reference
 
 FIELD_MANAGER = "autopilot.gpu.queue"
@@ -154,7 +154,15 @@ def _failed(body: ApiObject, error: ApiError, done: List[Change], is_dry_run: bo
     elif isinstance(error, Forbidden):
         step = "Use an account with this right; installing the queue needs cluster-admin."
     elif isinstance(error, NotFound):
-        step = "Its namespace or its API is missing: install the components before it first."
+        step = (
+            f"Its namespace is missing, or the API server does not serve {body['apiVersion']}: install "
+            "the components before it, of the same profile, first."
+        )
+    elif isinstance(error, Invalid) and body["kind"] == CRD:
+        step = (
+            "Its API of another version may be installed: remove that with its own profile and "
+            "queue_state=absent, then install this one."
+        )
     else:
         step = "Correct the cause and run the playbook again."
     applied = [change for change in done if change.action in (CREATED, CHANGED)]
@@ -255,7 +263,7 @@ def obsolete_objects(component: str, objects: List[ApiObject]) -> Procedure[List
     for kind in REMOVAL:
         if kind.kind in _NEVER_PRUNED:
             continue
-        selector = f"{MANAGED_BY}={MANAGER},{COMPONENT}={component}"
+        selector = f"{MANAGED_BY}={MANAGER},{QUEUE_COMPONENT}={component}"
         listed = yield from items(kind.list_path, {"labelSelector": selector})
         for one in listed:
             # Items of a list have no kind of their own.
@@ -276,6 +284,6 @@ def delete(one: ApiObject) -> Procedure[bool]:
 
 def served_crds(component: str) -> Procedure[List[ApiObject]]:
     """The CRDs of the component, or of all components for ""."""
-    selector = f"{MANAGED_BY}={MANAGER},{COMPONENT}" + (f"={component}" if component else "")
+    selector = f"{MANAGED_BY}={MANAGER},{QUEUE_COMPONENT}" + (f"={component}" if component else "")
     found: List[ApiObject] = yield from items(CRDS_PATH, {"labelSelector": selector})
     return found

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Sequence
 
 from ....knowledge.queue_releases import RELEASES, Image, Release
 from ...client import ApiObject
+from ..teams.access import edit_role
 from . import edits, managers, own_objects
 
 #: In the order of installation; removed in the reverse order.
@@ -60,6 +61,8 @@ class QueueSettings(NamedTuple):
     flavors: Sequence[Mapping[str, Any]]
     slack: Mapping[str, Mapping[str, str]]
     fault_tolerance: Dict[str, int]
+    #: API groups that the server serves.
+    api_groups: Collection[str] = ()
 
     @property
     def choice(self) -> managers.SchedulerChoice:
@@ -99,9 +102,7 @@ def objects_of(
         "kuberay": lambda: edits.move(rendered, settings.namespace),
         "kueue": lambda: _kueue(settings, rendered, codec),
         "appwrapper": lambda: _appwrapper(settings, rendered, codec),
-        "queues": lambda: own_objects.queue_objects(
-            settings.versions["kueue"], settings.topologies, settings.flavors, settings.slack
-        ),
+        "queues": lambda: _queues(settings),
     }
     objects = copy.deepcopy(make[component]())
     if component in RELEASED:
@@ -115,6 +116,15 @@ def objects_of(
         edits.set_resources(objects, container, requests, limits)
     edits.label(objects, component)
     return objects
+
+
+def _queues(settings: QueueSettings) -> List[ApiObject]:
+    return [
+        edit_role(settings.api_groups),
+        *own_objects.queue_objects(
+            settings.versions["kueue"], settings.topologies, settings.flavors, settings.slack
+        ),
+    ]
 
 
 def _hash(text: str) -> str:

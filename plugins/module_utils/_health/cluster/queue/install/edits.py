@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from ....knowledge.cluster import MANAGED_BY, MANAGER
+from ....knowledge.cluster import MANAGED_BY, MANAGER, QUEUE_COMPONENT
 from ....knowledge.queue_releases import Image
 from ...client import ApiObject
 
-#: The component that an object belongs to.
-COMPONENT = "autopilot.gpu/queue-component"
 CONFIG_HASH = "autopilot.gpu/config-hash"
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 
@@ -27,7 +25,7 @@ def label(objects: Iterable[ApiObject], component: str) -> None:
     """Mark objects as managed by this collection, for the component."""
     for one in objects:
         labels = one["metadata"].setdefault("labels", {})
-        labels.update({MANAGED_BY: MANAGER, COMPONENT: component})
+        labels.update({MANAGED_BY: MANAGER, QUEUE_COMPONENT: component})
 
 
 def move(objects: List[ApiObject], namespace: str) -> List[ApiObject]:

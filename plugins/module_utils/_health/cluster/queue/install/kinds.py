@@ -12,7 +12,7 @@ CRD = "CustomResourceDefinition"
 CRDS_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
-class Kind(NamedTuple):
+class ObjectKind(NamedTuple):
     """``group`` is "" for the core API."""
 
     group: str
@@ -38,27 +38,27 @@ class Kind(NamedTuple):
 _RBAC = "rbac.authorization.k8s.io"
 #: In the order in which objects of a component are applied.
 _KINDS = (
-    Kind("", "v1", "Namespace", "namespaces", False),
-    Kind("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", False),
-    Kind("apiextensions.k8s.io", "v1", CRD, "customresourcedefinitions", False),
-    Kind("", "v1", "ServiceAccount", "serviceaccounts", True),
-    Kind(_RBAC, "v1", "ClusterRole", "clusterroles", False),
-    Kind(_RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings", False),
-    Kind(_RBAC, "v1", "Role", "roles", True),
-    Kind(_RBAC, "v1", "RoleBinding", "rolebindings", True),
-    Kind("", "v1", "ConfigMap", "configmaps", True),
-    Kind("", "v1", "Secret", "secrets", True),
-    Kind("", "v1", "Service", "services", True),
-    Kind("apps", "v1", "Deployment", "deployments", True),
-    Kind("apiregistration.k8s.io", "v1", "APIService", "apiservices", False),
-    Kind(
+    ObjectKind("", "v1", "Namespace", "namespaces", False),
+    ObjectKind("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", False),
+    ObjectKind("apiextensions.k8s.io", "v1", CRD, "customresourcedefinitions", False),
+    ObjectKind("", "v1", "ServiceAccount", "serviceaccounts", True),
+    ObjectKind(_RBAC, "v1", "ClusterRole", "clusterroles", False),
+    ObjectKind(_RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings", False),
+    ObjectKind(_RBAC, "v1", "Role", "roles", True),
+    ObjectKind(_RBAC, "v1", "RoleBinding", "rolebindings", True),
+    ObjectKind("", "v1", "ConfigMap", "configmaps", True),
+    ObjectKind("", "v1", "Secret", "secrets", True),
+    ObjectKind("", "v1", "Service", "services", True),
+    ObjectKind("apps", "v1", "Deployment", "deployments", True),
+    ObjectKind("apiregistration.k8s.io", "v1", "APIService", "apiservices", False),
+    ObjectKind(
         "admissionregistration.k8s.io",
         "v1",
         "MutatingWebhookConfiguration",
         "mutatingwebhookconfigurations",
         False,
     ),
-    Kind(
+    ObjectKind(
         "admissionregistration.k8s.io",
         "v1",
         "ValidatingWebhookConfiguration",
@@ -72,12 +72,12 @@ _OF_KUEUE = (
     ("ResourceFlavor", "resourceflavors"),
     ("ClusterQueue", "clusterqueues"),
 )
-_BY_NAME: Dict[Tuple[str, str], Kind] = {(one.group, one.kind): one for one in _KINDS}
+_BY_NAME: Dict[Tuple[str, str], ObjectKind] = {(one.group, one.kind): one for one in _KINDS}
 _RANK = {one.kind: rank for rank, one in enumerate(_KINDS)}
 _RANK.update({kind: len(_KINDS) + rank for rank, (kind, _plural) in enumerate(_OF_KUEUE)})
 
 #: Kinds in the order of removal: first what would send requests to a manager that has gone.
-REMOVAL: Tuple[Kind, ...] = tuple(
+REMOVAL: Tuple[ObjectKind, ...] = tuple(
     _BY_NAME[group, kind]
     for group, kind in (
         ("apiregistration.k8s.io", "APIService"),
@@ -98,7 +98,7 @@ REMOVAL: Tuple[Kind, ...] = tuple(
 )
 
 
-def kind_of(one: ApiObject) -> Kind:
+def kind_of(one: ApiObject) -> ObjectKind:
     """The kind of an object. Raises ValueError for a kind that the queue does not consist of."""
     group, _slash, version = str(one["apiVersion"]).rpartition("/")
     known = _BY_NAME.get((group, one["kind"]))
@@ -106,7 +106,7 @@ def kind_of(one: ApiObject) -> Kind:
         return known
     for kind, plural in _OF_KUEUE:
         if group == "kueue.x-k8s.io" and kind == one["kind"]:
-            return Kind(group, version, kind, plural, False)
+            return ObjectKind(group, version, kind, plural, False)
     raise ValueError(f"{one['apiVersion']} {one['kind']}: not a kind of the queue's objects")
 
 

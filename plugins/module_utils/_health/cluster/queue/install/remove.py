@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from typing import Callable, Dict, List, NamedTuple, Tuple
 
-from ....knowledge.cluster import MANAGED_BY, MANAGER
+from ....knowledge.cluster import MANAGED_BY, MANAGER, QUEUE_COMPONENT
 from ....knowledge.queue_releases import RELEASES
 from ....lenient import mapping, mappings_in, text
 from ...client import (
@@ -21,31 +21,32 @@ from ...client import (
     metadata_of,
     path_of,
 )
+from ..teams.access import EDIT_ROLE, RBAC, TEAM_LABEL
 from .apply import QueueError, is_ours, served_crds
-from .edits import COMPONENT
-from .kinds import REMOVAL, Kind
+from .kinds import REMOVAL, ObjectKind
 
 #: Kueue's kinds of which the queue has objects, in the order of removal.
 _OWN_CUSTOM = ("clusterqueues", "resourceflavors", "topologies")
 #: Objects of users go in this order: jobs before the queues that hold their quota.
 _GROUPS_FIRST = ("workload.codeflare.dev", "kubeflow.org", "ray.io", "scheduling.x-k8s.io")
 _PLURALS_LAST = ("localqueues", "workloads", "clusterqueues", "cohorts", "resourceflavors")
-_NAMESPACES = Kind("", "v1", "Namespace", "namespaces", False)
-_DEPLOYMENTS = Kind("apps", "v1", "Deployment", "deployments", True)
-_LEASES = Kind("coordination.k8s.io", "v1", "Lease", "leases", True)
+_NAMESPACES = ObjectKind("", "v1", "Namespace", "namespaces", False)
+_DEPLOYMENTS = ObjectKind("apps", "v1", "Deployment", "deployments", True)
+_CLUSTER_ROLES = ObjectKind("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", False)
+_LEASES = ObjectKind("coordination.k8s.io", "v1", "Lease", "leases", True)
 #: What keeps a namespace: objects of others that would go with it.
 _IN_NAMESPACE = (
     _DEPLOYMENTS,
-    Kind("apps", "v1", "StatefulSet", "statefulsets", True),
-    Kind("apps", "v1", "DaemonSet", "daemonsets", True),
-    Kind("batch", "v1", "Job", "jobs", True),
-    Kind("batch", "v1", "CronJob", "cronjobs", True),
-    Kind("", "v1", "Pod", "pods", True),
-    Kind("", "v1", "Service", "services", True),
-    Kind("", "v1", "ConfigMap", "configmaps", True),
-    Kind("", "v1", "Secret", "secrets", True),
-    Kind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", True),
-    Kind("", "v1", "ServiceAccount", "serviceaccounts", True),
+    ObjectKind("apps", "v1", "StatefulSet", "statefulsets", True),
+    ObjectKind("apps", "v1", "DaemonSet", "daemonsets", True),
+    ObjectKind("batch", "v1", "Job", "jobs", True),
+    ObjectKind("batch", "v1", "CronJob", "cronjobs", True),
+    ObjectKind("", "v1", "Pod", "pods", True),
+    ObjectKind("", "v1", "Service", "services", True),
+    ObjectKind("", "v1", "ConfigMap", "configmaps", True),
+    ObjectKind("", "v1", "Secret", "secrets", True),
+    ObjectKind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", True),
+    ObjectKind("", "v1", "ServiceAccount", "serviceaccounts", True),
 )
 #: What Kubernetes and OpenShift make in every namespace.
 _OF_EVERY_NAMESPACE = (
@@ -58,7 +59,7 @@ _OF_EVERY_NAMESPACE = (
 _MOST_NAMED = 10
 
 
-class Removed(NamedTuple):
+class RemovedObjects(NamedTuple):
     """What was or would be removed, and what stays and why."""
 
     removed: List[str]
@@ -68,7 +69,7 @@ class Removed(NamedTuple):
 class _Found(NamedTuple):
     """An object and where it is."""
 
-    kind: Kind
+    kind: ObjectKind
     one: ApiObject
     component: str
 
@@ -89,35 +90,37 @@ Clock = Callable[[], float]
 
 def remove_users_objects(
     is_wanted: bool, is_dry_run: bool, timeout: float, clock: Clock = time.monotonic
-) -> Procedure[Removed]:
+) -> Procedure[RemovedObjects]:
     """Remove the objects of the queue's APIs that others made, if that is wanted; otherwise raise
-    `QueueError` where there are some, since they would go with the APIs.
+    `QueueError` where there are some, since they would go with the APIs. Teams go before the queue in
+    any case: what they have besides their queues would stay.
     """
+    teams = yield from _teams()
+    if teams:
+        raise QueueError(
+            f"{_few(teams)}: these teams are still in the cluster, expected none. Remove them first "
+            "with the playbook autopilot.gpu.teams and state=absent. Nothing was changed."
+        )
     found = yield from _users_objects()
     if found and not is_wanted:
         raise QueueError(
             f"{_few([one.what for one in found])}: objects of users, expected none: the removal of "
-            "the queue would remove them. Remove teams with the playbook autopilot.gpu.teams "
-            "(state absent) and jobs first, or set queue_remove_workloads to true. Nothing was "
-            "changed."
+            "the queue would remove them. Remove them first, or set queue_remove_workloads to true. "
+            "Nothing was changed."
         )
     if not is_dry_run:
         yield from _delete_all(found, timeout, clock)
-    return Removed([one.what for one in found], [])
+    return RemovedObjects([one.what for one in found], [])
 
 
 def remove_component(
     component: str, is_dry_run: bool, timeout: float, clock: Clock = time.monotonic
-) -> Procedure[Removed]:
+) -> Procedure[RemovedObjects]:
     """Remove the objects of a component that carry its label, wherever a removal stopped before."""
-    removed: List[str] = []
     if component == "queues":
-        for plural in _OWN_CUSTOM:
-            found = yield from _own_custom(plural)
-            removed += [one.what for one in found]
-            if not is_dry_run:
-                yield from _delete_all(found, timeout, clock)
-        return Removed(removed, [])
+        queues = yield from _remove_queues(is_dry_run, timeout, clock)
+        return queues
+    removed: List[str] = []
     steps: List[List[_Found]] = []
     for kind in REMOVAL:
         found = yield from _labelled(kind, component)
@@ -141,7 +144,38 @@ def remove_component(
         removed.append(namespace.what)
         if not is_dry_run:
             yield from _delete_all([namespace], timeout, clock)
-    return Removed(removed, kept)
+    return RemovedObjects(removed, kept)
+
+
+def _remove_queues(is_dry_run: bool, timeout: float, clock: Clock) -> Procedure[RemovedObjects]:
+    """Remove the slack queue, flavors and topologies, and the ClusterRole of teams if it is unused."""
+    steps: List[List[_Found]] = []
+    for plural in _OWN_CUSTOM:
+        found = yield from _own_custom(plural)
+        steps.append(found)
+    roles = yield from _labelled(_CLUSTER_ROLES, "queues")
+    kept: List[str] = []
+    if roles:
+        query = {"fieldSelector": f"metadata.name={EDIT_ROLE}"}
+        bindings = yield from items(path_of(f"apis/{RBAC}/rolebindings"), query)
+        users = sorted(metadata_of(one).get("namespace", "") for one in bindings)
+        if users:
+            kept = [
+                f"{one.what} stays, since RoleBindings use it in {_few(users)}" for one in roles
+            ]
+            roles = []
+    steps.append(roles)
+    for step in steps:
+        if not is_dry_run:
+            yield from _delete_all(step, timeout, clock)
+    return RemovedObjects([one.what for step in steps for one in step], kept)
+
+
+def _teams() -> Procedure[List[str]]:
+    """The names of the teams in the cluster."""
+    query = {"labelSelector": TEAM_LABEL}
+    listed = yield from items(_NAMESPACES.list_path, query, metadata_only=True)
+    return sorted({mapping(metadata_of(one).get("labels"))[TEAM_LABEL] for one in listed})
 
 
 def _few(names: List[str]) -> str:
@@ -150,15 +184,15 @@ def _few(names: List[str]) -> str:
 
 
 def _selector(component: str) -> Dict[str, str]:
-    return {"labelSelector": f"{MANAGED_BY}={MANAGER},{COMPONENT}={component}"}
+    return {"labelSelector": f"{MANAGED_BY}={MANAGER},{QUEUE_COMPONENT}={component}"}
 
 
-def _labelled(kind: Kind, component: str) -> Procedure[List[_Found]]:
+def _labelled(kind: ObjectKind, component: str) -> Procedure[List[_Found]]:
     listed = yield from items(kind.list_path, _selector(component))
     return [_Found(kind, one, component) for one in listed]
 
 
-def _custom_kind(crd: ApiObject) -> Kind:
+def _custom_kind(crd: ApiObject) -> ObjectKind:
     """The kind that a CRD defines, in the version that is stored: reading another one needs the
     conversion webhook of a manager that may have gone.
     """
@@ -167,7 +201,7 @@ def _custom_kind(crd: ApiObject) -> Kind:
     stored = next(
         (one for one in mappings_in(spec.get("versions")) if one.get("storage") is True), {}
     )
-    return Kind(
+    return ObjectKind(
         text(spec.get("group")),
         text(stored.get("name")),
         text(names.get("kind")),
@@ -176,7 +210,7 @@ def _custom_kind(crd: ApiObject) -> Kind:
     )
 
 
-def _list_custom(kind: Kind, component: str) -> Procedure[List[_Found]]:
+def _list_custom(kind: ObjectKind, component: str) -> Procedure[List[_Found]]:
     try:
         listed = yield from items(kind.list_path, metadata_only=True)
     except NotFound:
@@ -188,7 +222,7 @@ def _users_objects() -> Procedure[List[_Found]]:
     crds = yield from served_crds("")
     found: List[_Found] = []
     for crd in crds:
-        component = mapping(metadata_of(crd).get("labels")).get(COMPONENT) or ""
+        component = mapping(metadata_of(crd).get("labels")).get(QUEUE_COMPONENT) or ""
         listed = yield from _list_custom(_custom_kind(crd), component)
         found += [one for one in listed if not _is_of_queue(one.one)]
     return sorted(found, key=lambda one: _rank(one.kind))
@@ -196,10 +230,10 @@ def _users_objects() -> Procedure[List[_Found]]:
 
 def _is_of_queue(one: ApiObject) -> bool:
     labels = mapping(mapping(one.get("metadata")).get("labels"))
-    return is_ours(one) and COMPONENT in labels
+    return is_ours(one) and QUEUE_COMPONENT in labels
 
 
-def _rank(kind: Kind) -> Tuple[int, int]:
+def _rank(kind: ObjectKind) -> Tuple[int, int]:
     group = _GROUPS_FIRST.index(kind.group) if kind.group in _GROUPS_FIRST else len(_GROUPS_FIRST)
     last = _PLURALS_LAST.index(kind.plural) + 1 if kind.plural in _PLURALS_LAST else 0
     return group, last
@@ -313,7 +347,7 @@ def _others_in(namespace: str) -> Procedure[List[str]]:
     return found
 
 
-def _is_of_others(kind: Kind, one: ApiObject) -> bool:
+def _is_of_others(kind: ObjectKind, one: ApiObject) -> bool:
     metadata = metadata_of(one)
     return not (
         _is_of_queue(one)

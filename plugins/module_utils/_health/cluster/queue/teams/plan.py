@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from ....knowledge.cluster import MANAGED_BY, MANAGER
+from ....knowledge.cluster import MANAGED_BY, MANAGER, QUEUE_COMPONENT
 from ....lenient import mapping
 from ...client import ApiObject, metadata_of
 from ..quantity import parse_quantity
@@ -158,7 +158,9 @@ def _is_foreign(one: Optional[ApiObject]) -> bool:
 def _obsolete_access(
     teams: Sequence[Team], state: ClusterState, options: PlanOptions
 ) -> Iterator[ApiObject]:
-    """The policy when it is not wanted any more, and the ClusterRole with the last team."""
+    """The policy when it is not wanted any more, and with the last team the ClusterRole, unless the
+    role `queue` has it.
+    """
     last = options.absent and not _other_bindings(teams, state)
     kinds: List[Tuple[str, str]] = []
     if last or not options.require_queue_name:
@@ -170,8 +172,9 @@ def _obsolete_access(
         return
     for kind, name in kinds:
         found = state.find(kind, name)
-        if found is not None and not _is_foreign(found):
-            yield {"apiVersion": _version_of(kind, state), "kind": kind, "metadata": {"name": name}}
+        if found is None or _is_foreign(found) or QUEUE_COMPONENT in labels_in(found):
+            continue
+        yield {"apiVersion": _version_of(kind, state), "kind": kind, "metadata": {"name": name}}
 
 
 def _other_bindings(teams: Sequence[Team], state: ClusterState) -> List[str]:

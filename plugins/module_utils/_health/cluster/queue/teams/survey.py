@@ -11,7 +11,7 @@ from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequen
 from ....lenient import flag, mapping, mappings_in, sequence, text
 from ...client import ApiObject, NotFound, Procedure, Request, items, metadata_of, path_of
 from ..objects import ClusterNode, Flavor, read_flavor, read_node
-from ..served import VERSIONS, NotServed, ServedApi, bounded_list, served_api
+from ..served import VERSIONS, NotServed, ServedApi, bounded_list, served_api, served_groups
 from .access import ADMISSION, EDIT_ROLE, POLICY, RBAC
 from .listing import Team
 
@@ -76,7 +76,7 @@ class _Resource(NamedTuple):
 
 def survey(teams: Sequence[Team]) -> Procedure[ClusterState]:
     """The state of the cluster."""
-    groups = yield from _api_groups()
+    groups = yield from served_groups()
     api, missing = ServedApi(VERSIONS[0]), ""
     try:
         api = yield from served_api()
@@ -100,18 +100,6 @@ def survey(teams: Sequence[Team]) -> Procedure[ClusterState]:
     return ClusterState(
         api, missing, frozenset(groups), has_policies, objects, flavors, nodes, quotas, contents
     )
-
-
-def _api_groups() -> Procedure[Dict[str, List[str]]]:
-    """The versions of each API group, the preferred one first."""
-    answer = yield Request("GET", path_of("apis"))
-    return {
-        text(group.get("name")): [
-            text(one.get("version"))
-            for one in [mapping(group.get("preferredVersion")), *mappings_in(group.get("versions"))]
-        ]
-        for group in mappings_in(answer.get("groups"))
-    }
 
 
 def _objects(api: Optional[ServedApi], policies: bool) -> Procedure[Dict[ObjectKey, ApiObject]]:
