@@ -463,3 +463,19 @@ def test_a_setting_of_the_agent_is_named_by_the_variable_of_the_role():
         "agent_periodic_checks: 'pvc' is invalid: volume_claim needs a storage class; expected "
         "agent_pvc_storage_class to be set, or no volume_claim"
     ]
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"queue_profil": "current"}, "'queue_profil' (did you mean 'queue_profile'?)"),
+        ({"queue_profile": "newest"}, "queue_profile: 'newest' is invalid; expected"),
+        ({"queue_flavors": [{"nam": "a"}]}, "expected a dictionary with any of name, node_labels"),
+        ({"queue_order": ["kueue"]}, "unsupported variable 'queue_order'"),
+        ({}, None),
+    ],
+)
+def test_settings_of_the_queue_are_named_with_what_is_accepted(validate, given, said):
+    role = {**variables.role_defaults("queue"), **load("roles", "queue", "vars", "main.yml")}
+    result, _shown = validate("queue", role=role, **given)
+    assert said in result["msg"] if said else not result.get("failed"), result

@@ -121,6 +121,26 @@ def test_the_operators_limit_is_remembered_and_the_rest_kept(queue):
     queue.apply(cluster_queue(api, OURS, 16))
 
 
+def test_the_lending_limit_follows_a_mark(queue):
+    queue.apply(cluster_queue(queue.profile.api, OURS, 16, lendingLimit="12"))
+    options = {
+        "node": "gpu-0",
+        "kubeconfig": str(queue.kubeconfig),
+        "namespace": "default",
+        "max_bad_share": 1,
+        "slack_queue": OURS,
+    }
+    try:
+        for state, gpus in (("warn", "12"), ("evict", "8"), ("pass", "12"), ("testing", "8")):
+            answer = call(sys.executable, "node_mark", state=state, **options)
+            assert not answer.get("failed") and not answer.get("warnings"), answer
+            assert lending_limits(queue, OURS)[GPU] == gpus, state
+    finally:
+        call(sys.executable, "node_mark", state="absent", **options)
+    assert (lending_limits(queue, OURS)[GPU], annotation(queue)) == ("12", None)
+    queue.apply(cluster_queue(queue.profile.api, OURS, 16))
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
