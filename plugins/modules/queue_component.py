@@ -14,8 +14,8 @@ description:
     (images, resources, configuration by the marks of nodes), applies them with server-side apply,
     and waits until the component answers.
   - Refuses to change an object that another program made. A namespace of others is used as it is.
-  - Removes objects of the component that are no longer needed, except CRDs, and on removal only
-    what carries the labels of this collection.
+  - Removes objects of the component that are no longer needed, except CRDs, flavors and topologies,
+    and on removal only what carries the labels of this collection.
   - M(autopilot.gpu.queue_sources) fetches the releases first.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
@@ -27,8 +27,8 @@ options:
     description:
       - The component. Install them in the order of the choices, and remove them in the reverse
         order.
-      - V(users) is for the removal only, as its first step. It fails where objects of users would go
-        with the APIs of the queue, unless O(remove_workloads).
+      - V(users) is for the removal only, as its first step. It fails while teams are left, and where
+        objects of users would go with the APIs of the queue, unless O(remove_workloads).
     type: str
     required: true
     choices: [priorities, scheduler, namespace, training_operator, kuberay, kueue, appwrapper, queues, users]
@@ -179,7 +179,7 @@ removed:
   elements: str
   returned: always
 kept:
-  description: What belongs to others and stays as it is.
+  description: What stays as it is, and why.
   type: list
   elements: str
   returned: always
@@ -274,20 +274,24 @@ def install(module: AnsibleModule, cluster: Cluster) -> dict[str, t.Any]:
         params["timeout"] + _REQUESTS,
     )
     obsolete = cluster.run(apply.obsolete_objects(component, objects), _REQUESTS)
+    kept = [f"{one.what} stays as others made it" for one in changes if one.action == apply.KEPT]
+    if component == "queues":
+        queues, unused = cluster.run(remove.obsolete_queues(objects), _REQUESTS)
+        obsolete, kept = [*obsolete, *queues], [*kept, *unused]
     if not module.check_mode:
         for one in obsolete:
             cluster.run(apply.delete(one))
     removed = [kinds.reference(one) for one in obsolete]
     names = {
         action: [change.what for change in changes if change.action == action]
-        for action in (apply.CREATED, apply.CHANGED, apply.KEPT)
+        for action in (apply.CREATED, apply.CHANGED)
     }
     result = {
         "changed": bool(names[apply.CREATED] or names[apply.CHANGED] or removed),
         "created": names[apply.CREATED],
         "updated": names[apply.CHANGED],
         "removed": removed,
-        "kept": names[apply.KEPT],
+        "kept": kept,
     }
     if module._diff:
         result["diff"] = diff_of(changes, removed)

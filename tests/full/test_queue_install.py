@@ -14,6 +14,7 @@ import pytest
 from queue_role import changed_items, everything, mirror, queue_playbook
 from queue_world import appwrapper, phase, running, team
 
+NAMESPACE = "mlbatch-system"
 _PROXY = "registry.k8s.io/kubebuilder/kube-rbac-proxy:v0.16.0"
 VERSIONS = {
     "mlbatch": {"kueue": "0.10.2", "appwrapper": "1.0.7"},
@@ -64,7 +65,8 @@ def test_the_queue_is_installed_works_and_goes(place):
     before = everything(place)
     done = place.play()
     assert changed_items(done)[-1] == "queues"
-    config = place.get("configmap", "-n", "mlbatch-system", "kueue-manager-config")
+    assert place.get("clusterrole", "mlbatch-edit")["rules"]
+    config = place.get("configmap", "-n", NAMESPACE, "kueue-manager-config")
     assert "mlbatch-team-namespace" in config["data"]["controller_manager_config.yaml"]
 
     assert changed_items(place.play()) == []
@@ -77,6 +79,9 @@ def test_the_queue_is_installed_works_and_goes(place):
     assert refused.returncode and "AppWrapper alice/job" in refused.stdout
     assert "Nothing was changed" in refused.stdout
 
+    if place.profile.name == "mlbatch":
+        # As a removal leaves it that stopped, or a Kueue that crashes.
+        place.kubectl("-n", NAMESPACE, "delete", "deployment", "kueue-controller-manager")
     gone = place.play(state="absent", queue_remove_workloads=True)
     assert gone.returncode == 0, gone.stdout
     place.kubectl("delete", "namespace", "alice", "--timeout=60s")

@@ -226,6 +226,21 @@ def test_what_does_not_start_is_named_and_the_next_run_goes_on(lab, play):
     assert "CrashLoopBackOff: ended with exit code 2 (Error): panic: no kind RayCluster" in message
 
 
+def test_a_webhook_without_its_manager_and_an_api_of_another_profile_are_named(lab, play):
+    kueue = {"queue_components": ["kueue"], "queue_scheduler": "none"}
+    # No pod of Kueue runs here.
+    message = refusal(play(**kueue))
+    assert "queues: ResourceFlavor default-flavor: " in message
+    assert "failed calling webhook" in message
+    assert "The manager behind the webhook is not ready: see its pods and run" in message
+    assert "Applied before: 1 objects, the last ClusterRole mlbatch-edit." in message
+    before = everything(lab)
+    message = refusal(play(**kueue, queue_profile="current"))
+    assert "kueue: CustomResourceDefinition " in message
+    assert "remove that with its own profile and queue_state=absent" in message
+    assert "Nothing was changed" in message and everything(lab) == before
+
+
 def test_an_account_without_rights_is_refused_before_anything_is_changed(lab, play):
     before = everything(lab)
     message = refusal(play(**SMALL, queue_kubeconfig=str(lab.kubeconfig_for("nobody"))))

@@ -36,6 +36,8 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queu
     TEAM_LABEL,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.cluster import (
+    MANAGED_BY,
+    MANAGER,
     QUEUE_COMPONENT,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.marks import MARKS
@@ -536,6 +538,61 @@ def test_teams_go_before_the_queue(is_wanted):
     teams = [{"metadata": {"name": f"n-{one}", "labels": {TEAM_LABEL: one}}} for one in names]
     with pytest.raises(apply.QueueError, match="blue, red: these teams .* autopilot.gpu.teams"):
         carried_out(remove.remove_users_objects(is_wanted, False, 1), cluster_of(namespaces=teams))
+
+
+@pytest.mark.parametrize("replicas, removed", [(1, []), (None, ["kueue-validating"])])
+def test_webhooks_of_a_manager_that_does_not_run_go_first(replicas, removed):
+    labels = {MANAGED_BY: MANAGER, QUEUE_COMPONENT: "kueue"}
+    ours = {"metadata": {"name": "kueue-validating", "labels": labels}}
+    agents = {"metadata": {"name": "other", "labels": {MANAGED_BY: MANAGER}}}
+    manager = {"metadata": {"name": "kueue"}, "status": {"availableReplicas": replicas}}
+    read = cluster_of(validatingwebhookconfigurations=[ours, agents], deployments=[manager])
+    deleted = []
+
+    def answer(request):
+        if request.method == "GET":
+            return read(request)
+        deleted.append(request.path.rpartition("/")[2])
+        return {}
+
+    found = carried_out(remove.remove_users_objects(False, False, 1), answer)
+    assert deleted == removed and len(found.removed) == len(removed)
+
+
+def test_a_slack_queue_that_is_not_wanted_goes_and_a_flavor_stays():
+    ours = {MANAGED_BY: MANAGER, QUEUE_COMPONENT: "queues"}
+    crds = {
+        plural: {
+            "spec": {
+                "group": "kueue.x-k8s.io",
+                "names": {"kind": kind, "plural": plural},
+                "versions": [{"name": "v1beta1", "storage": True}],
+            }
+        }
+        for plural, kind in (
+            ("clusterqueues", "ClusterQueue"),
+            ("resourceflavors", "ResourceFlavor"),
+        )
+    }
+    theirs = {"metadata": {"name": "blue", "labels": {MANAGED_BY: MANAGER}}}
+    slack = {"metadata": {"name": "slack-cluster-queue", "labels": ours}}
+    flavors = [{"metadata": {"name": name, "labels": ours}} for name in ("a", "b")]
+    lists = {"clusterqueues": [slack, theirs], "resourceflavors": flavors}
+
+    def answer(request):
+        plural = request.path.rpartition("/")[2].partition(".")[0]
+        if "customresourcedefinitions/" not in request.path:
+            return {"items": lists[plural]}
+        if plural not in crds:
+            raise NotFound("404", 404)
+        return crds[plural]
+
+    wanted = own_objects.queue_objects("0.10.2", [], [{"name": "a"}], {})
+    obsolete, kept = carried_out(remove.obsolete_queues(wanted), answer)
+    assert [kinds.path_to(one) for one in obsolete] == [
+        "/apis/kueue.x-k8s.io/v1beta1/clusterqueues/slack-cluster-queue"
+    ]
+    assert len(kept) == 1 and "ResourceFlavor b is no longer wanted" in kept[0]
 
 
 def test_the_rights_of_teams_stay_while_others_have_them():

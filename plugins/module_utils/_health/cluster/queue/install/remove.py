@@ -23,6 +23,7 @@ from ...client import (
 )
 from ..teams.access import EDIT_ROLE, RBAC, TEAM_LABEL
 from .apply import QueueError, is_ours, served_crds
+from .edits import WEBHOOKS
 from .kinds import REMOVAL, ObjectKind
 
 #: Kueue's kinds of which the queue has objects, in the order of removal.
@@ -108,9 +109,11 @@ def remove_users_objects(
             "the queue would remove them. Remove them first, or set queue_remove_workloads to true. "
             "Nothing was changed."
         )
-    if not is_dry_run:
-        yield from _delete_all(found, timeout, clock)
-    return RemovedObjects([one.what for one in found], [])
+    if is_dry_run:
+        return RemovedObjects([one.what for one in found], [])
+    webhooks = yield from _remove_webhooks_of_dead_managers()
+    yield from _delete_all(found, timeout, clock)
+    return RemovedObjects([*webhooks, *(one.what for one in found)], [])
 
 
 def remove_component(
@@ -169,6 +172,47 @@ def _remove_queues(is_dry_run: bool, timeout: float, clock: Clock) -> Procedure[
         if not is_dry_run:
             yield from _delete_all(step, timeout, clock)
     return RemovedObjects([one.what for step in steps for one in step], kept)
+
+
+def _remove_webhooks_of_dead_managers() -> Procedure[List[str]]:
+    """Remove the webhooks of managers that do not run: they would refuse every change to the objects
+    that are to be removed.
+    """
+    removed: List[str] = []
+    for kind in REMOVAL:
+        if kind.kind not in WEBHOOKS:
+            continue
+        listed = yield from items(kind.list_path, {"labelSelector": f"{MANAGED_BY}={MANAGER}"})
+        for one in listed:
+            component = mapping(metadata_of(one).get("labels")).get(QUEUE_COMPONENT)
+            if not component or (yield from _is_running(component)):
+                continue
+            found = _Found(kind, one, component)
+            yield Request("DELETE", found.path)
+            removed.append(found.what)
+    return removed
+
+
+def obsolete_queues(objects: List[ApiObject]) -> Procedure[Tuple[List[ApiObject], List[str]]]:
+    """The queue's own objects of Kueue that are not among the wanted objects: the slack queue, which
+    is to be removed, and flavors and topologies, which stay since the queues of teams may use them.
+    """
+    wanted = {(one["kind"], one["metadata"]["name"]) for one in objects}
+    obsolete: List[ApiObject] = []
+    kept: List[str] = []
+    for plural in _OWN_CUSTOM:
+        for found in (yield from _own_custom(plural)):
+            if (found.kind.kind, metadata_of(found.one)["name"]) in wanted:
+                continue
+            if plural == "clusterqueues":
+                version = f"{found.kind.group}/{found.kind.version}"
+                obsolete.append({**found.one, "apiVersion": version, "kind": found.kind.kind})
+            else:
+                kept.append(
+                    f"{found.what} is no longer wanted and stays, since queues of teams may use it: "
+                    "delete it when none does"
+                )
+    return obsolete, kept
 
 
 def _teams() -> Procedure[List[str]]:
