@@ -18,7 +18,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queu
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.queue_releases import (
     RELEASES,
 )
-from ansible_collections.autopilot.gpu.plugins.modules import queue_sources
+from ansible_collections.autopilot.gpu.plugins.module_utils._queue import archives
 
 CONTENT = b"an archive" * 1000
 
@@ -58,7 +58,7 @@ def release():
 
 def test_an_archive_is_downloaded_whole(release, tmp_path):
     target = tmp_path / "cache/kueue-0.10.2.tar.gz"
-    queue_sources.download(release("whole"), str(target), 20)
+    archives.download(release("whole"), str(target), 20)
     assert target.read_bytes() == CONTENT
     assert [one.name for one in target.parent.iterdir()] == [target.name]
     assert target.parent.stat().st_mode & 0o077 == 0
@@ -67,12 +67,12 @@ def test_an_archive_is_downloaded_whole(release, tmp_path):
 @pytest.mark.parametrize("path, timeout", [("missing", 20), ("slow", 1)])
 def test_a_download_that_fails_leaves_nothing(release, tmp_path, path, timeout):
     with pytest.raises(Exception, match="404|no complete answer within 1 s"):
-        queue_sources.download(release(path), str(tmp_path / "kueue.tar.gz"), timeout)
+        archives.download(release(path), str(tmp_path / "kueue.tar.gz"), timeout)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_download_is_bounded(release, tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "MOST_ARCHIVE", len(CONTENT) - 1)
     with pytest.raises(OSError, match="more than 9999 bytes"):
-        queue_sources.download(release("whole"), str(tmp_path / "kueue.tar.gz"), 20)
+        archives.download(release("whole"), str(tmp_path / "kueue.tar.gz"), 20)
     assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ import tarfile
 import pytest
 from procedures import carried_out
 
-from ansible_collections.autopilot.gpu.plugins.module_utils import _deployments, _queue_install
+from ansible_collections.autopilot.gpu.plugins.module_utils import _deployments
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import (
     Invalid,
     NotFound,
@@ -47,6 +47,8 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.qu
     Image,
     Release,
 )
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._queue import install as queue_options
 
 KEY = "autopilot.ibm.com/gpuhealth"
 GPU = "nvidia.com/gpu"
@@ -408,8 +410,8 @@ def test_lending_limits_that_were_written_since_are_kept():
 
 def scheduler_with(**changes):
     """The objects of the component scheduler by kind and name."""
-    settings = _queue_install.settings_of(params(**changes))
-    found = components.objects_of("scheduler", settings, [], _queue_install.codec())
+    settings = queue_options.settings_of(params(**changes))
+    found = components.objects_of("scheduler", settings, [], queue_options.codec())
     return {(one["kind"], one["metadata"]["name"]): one for one in found}
 
 
@@ -441,8 +443,8 @@ def test_coscheduling_comes_with_the_controller_of_its_groups():
 
 def test_the_queue_brings_the_rights_of_teams():
     for groups, has_train_jobs in (((), False), (("trainer.kubeflow.org",), True)):
-        settings = _queue_install.settings_of(params())._replace(api_groups=groups)
-        made = components.objects_of("queues", settings, [], _queue_install.codec())
+        settings = queue_options.settings_of(params())._replace(api_groups=groups)
+        made = components.objects_of("queues", settings, [], queue_options.codec())
         (role,) = edits.of_kind(made, "ClusterRole")
         assert role["metadata"]["name"] == "mlbatch-edit"
         assert role["metadata"]["labels"][QUEUE_COMPONENT] == "queues"
@@ -611,7 +613,7 @@ def test_the_rights_of_teams_stay_while_others_have_them():
 
 
 def params(**changes):
-    spec = {**_queue_install.RELEASE_OPTIONS, **_queue_install.OBJECT_OPTIONS}
+    spec = {**queue_options.RELEASE_OPTIONS, **queue_options.OBJECT_OPTIONS}
     return {**{name: rules.get("default") for name, rules in spec.items()}, **changes}
 
 
@@ -637,7 +639,7 @@ def params(**changes):
 )
 def test_invalid_options_are_named_with_what_is_accepted(changes, words):
     with pytest.raises(ValueError) as error:
-        _queue_install.settings_of(params(**changes))
+        queue_options.settings_of(params(**changes))
     assert words in str(error.value) and "expected" in str(error.value)
 
 
@@ -646,11 +648,11 @@ def test_flavors_of_the_slack_queue_cover_the_same_resources():
         flavors=[{"name": "a"}, {"name": "b"}], slack_quotas={"a": {"cpu": 1}, "b": {GPU: 1}}
     )
     with pytest.raises(ValueError, match="expected the same resources for each flavor: cpu"):
-        _queue_install.settings_of(given)
+        queue_options.settings_of(given)
 
 
 def test_images_are_listed_with_digests_where_they_are_known():
-    settings = _queue_install.settings_of(params(registry="r.example"))
+    settings = queue_options.settings_of(params(registry="r.example"))
     found = [
         image for name in components.RELEASED for image in components.images_of(name, settings)
     ]
