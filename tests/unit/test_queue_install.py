@@ -552,6 +552,8 @@ def test_webhooks_of_a_manager_that_does_not_run_go_first(replicas, removed):
     deleted = []
 
     def answer(request):
+        if request.path.endswith("/kueue-validating") and deleted:
+            raise NotFound("404", 404)
         if request.method == "GET":
             return read(request)
         deleted.append(request.path.rpartition("/")[2])

@@ -111,9 +111,11 @@ def remove_users_objects(
         )
     if is_dry_run:
         return RemovedObjects([one.what for one in found], [])
-    webhooks = yield from _remove_webhooks_of_dead_managers()
-    yield from _delete_all(found, timeout, clock)
-    return RemovedObjects([*webhooks, *(one.what for one in found)], [])
+    # They would refuse every change to the objects that are to be removed.
+    webhooks = yield from _webhooks_of_dead_managers()
+    for step in (webhooks, found):
+        yield from _delete_all(step, timeout, clock)
+    return RemovedObjects([one.what for one in (*webhooks, *found)], [])
 
 
 def remove_component(
@@ -174,23 +176,18 @@ def _remove_queues(is_dry_run: bool, timeout: float, clock: Clock) -> Procedure[
     return RemovedObjects([one.what for step in steps for one in step], kept)
 
 
-def _remove_webhooks_of_dead_managers() -> Procedure[List[str]]:
-    """Remove the webhooks of managers that do not run: they would refuse every change to the objects
-    that are to be removed.
-    """
-    removed: List[str] = []
+def _webhooks_of_dead_managers() -> Procedure[List[_Found]]:
+    """The webhook configurations of managers that do not run."""
+    dead: List[_Found] = []
     for kind in REMOVAL:
         if kind.kind not in WEBHOOKS:
             continue
         listed = yield from items(kind.list_path, {"labelSelector": f"{MANAGED_BY}={MANAGER}"})
         for one in listed:
             component = mapping(metadata_of(one).get("labels")).get(QUEUE_COMPONENT)
-            if not component or (yield from _is_running(component)):
-                continue
-            found = _Found(kind, one, component)
-            yield Request("DELETE", found.path)
-            removed.append(found.what)
-    return removed
+            if component and not (yield from _is_running(component)):
+                dead.append(_Found(kind, one, component))
+    return dead
 
 
 def obsolete_queues(objects: List[ApiObject]) -> Procedure[Tuple[List[ApiObject], List[str]]]:
