@@ -12,6 +12,7 @@ import pytest
 from queue_role import changed_items, everything, profile_playbook
 from queue_world import appwrapper, phase, running, team
 
+
 @pytest.fixture(scope="module", params=["current", "mlbatch"])
 def place(request, tmp_path_factory):
     """A lab without a queue, and the playbook for its profile."""
