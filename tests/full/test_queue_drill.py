@@ -13,6 +13,7 @@ import time
 import pytest
 
 import queue_world as world
+from controller import suspend_by_verdict
 from module_call import call
 from queue_role import profile_playbook
 from teams_world import team, teams_playbook
@@ -45,12 +46,11 @@ def drill(request, tmp_path_factory):
     team green has the same nodes by a flavor with a topology.
     """
     step = world.Steps(request.param)
-    directory = tmp_path_factory.mktemp("drill")
     with world.running(request.param) as lab:
         step("Kubernetes and nodes")
         queue = profile_playbook(
             lab,
-            directory,
+            tmp_path_factory.mktemp("queue"),
             queue_topologies=[{"name": "hosts", "levels": [HOST]}],
             queue_flavors=[
                 {"name": "default-flavor"},
@@ -63,7 +63,7 @@ def drill(request, tmp_path_factory):
         green = team("green")
         green["quotas"] = {"hosts": {**green["quotas"]["default-flavor"], GPU: 24}}
         teams = [team("blue", users=["alice"]), team("red", users=["bob"]), green]
-        done = teams_playbook(lab, directory)(teams=teams)
+        done = teams_playbook(lab, tmp_path_factory.mktemp("teams"))(teams=teams)
         assert done.returncode == 0, done.stdout
         for one in teams:
             lab.wait(lambda one=one: is_active(lab, one["name"]), "the queue is active")
@@ -119,6 +119,7 @@ def mark(lab, node, state, **options):
         node=node,
         state=state,
         kubeconfig=str(lab.kubeconfig),
+        namespace="mlbatch-system",
         **options,
     )
     assert not answer.get("failed"), answer
@@ -174,6 +175,28 @@ def test_jobs_share_by_quota_and_priority(drill):
     )
     assert "important" in running(drill, "blue")
     drill.step("bob's two jobs reclaim his quota")
+    clear(drill)
+
+
+def test_a_job_of_kueue_stays_suspended_until_its_workload_is_active(drill, controller, tmp_path):
+    jobs = [("AppWrapper", "large")]
+    submit(drill, "alice", "large", gpus=2)
+    if drill.profile.name == "current":
+        jobs.append(("Job", "plain"))
+        drill.create(job_of("blue", "plain", 1, {}))
+    drill.wait(lambda: len(pods_of(drill, "blue")) == len(jobs) + 1, "the jobs run")
+    for kind, name in jobs:
+        answer = suspend_by_verdict(controller, tmp_path, drill.kubeconfig, (kind, "blue", name))
+        assert f"suspended {kind} blue/{name} by its Workload " in answer["acted"], answer
+        assert "msg" not in answer, answer
+    assert not drill.get("pods", "-n", "blue")["items"]
+    drill.step("job_action suspends the jobs")
+    for one in drill.get("workloads", "-n", "blue")["items"]:
+        drill.kubectl(
+            *("-n", "blue", "patch", "workload", one["metadata"]["name"]),
+            *("--type=merge", "-p", '{"spec":{"active":true}}'),
+        )
+    drill.wait(lambda: len(pods_of(drill, "blue")) == len(jobs) + 1, "the jobs run again")
     clear(drill)
 
 
@@ -272,12 +295,16 @@ def pods_of(lab, namespace):
     }
 
 
-@pytest.mark.parametrize("said", SAID)
-@pytest.mark.parametrize("kind", WORKLOADS)
+#: Kueue 0.10 of the profile mlbatch queues no plain jobs, and does not replace nodes.
+KINDS = {"mlbatch": ["AppWrapper"], "current": list(WORKLOADS)}
+
+
+@pytest.mark.parametrize(
+    "drill, kind, said",
+    [(profile, kind, said) for profile, kinds in KINDS.items() for kind in kinds for said in SAID],
+    indirect=["drill"],
+)
 def test_each_mark_does_what_the_table_says(drill, kind, said):
-    if drill.profile.name == "mlbatch" and kind != "AppWrapper":
-        # Kueue 0.10 does not queue plain jobs there, and has no replacement of nodes.
-        return
     namespace, make = MAKERS[kind]
     effect = WORKLOADS[kind][said]
     drill.create(make("there", 2))

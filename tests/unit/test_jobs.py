@@ -262,7 +262,11 @@ def test_pods_of_other_kinds_are_found_by_the_label_of_their_controller(kind, la
             "llama-4 (Running on gpu07) and 3 more",
         ),
         (suspended(), [], "the controller of the job does not report it as Suspended"),
-        (suspended(SUSPENDED, suspend=False), [], "Kueue has not done it yet, or another client resumed it"),
+        (
+            suspended(SUSPENDED, suspend=False),
+            [],
+            "Kueue has not done it yet, or another client resumed it",
+        ),
         (
             suspended({"type": "Failed", "status": "True"}),
             [pod("llama-0", "")],

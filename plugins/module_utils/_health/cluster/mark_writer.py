@@ -51,6 +51,8 @@ EVENTS = "default"
 GPU_NODES = "nvidia.com/gpu.present=true"
 #: Seconds that a place is reserved; far longer than the write takes.
 PLACE_SECONDS = 120
+#: The effect of a taint for which Kubernetes deletes the pods of the node.
+_DELETES_PODS = "NoExecute"
 #: Maximum number of names in a sentence.
 _MOST_NAMES = 5
 
@@ -85,11 +87,14 @@ def mark(
     run: str = "",
     dry: bool = False,
 ) -> Procedure[Marked]:
-    """Apply an event to a node; ``dry`` writes nothing. Raises ValueError for invalid rules or
+    """Apply an event to a node; ``dry`` writes nothing. A taint that deletes pods comes after
+    AppWrappers began to evacuate: one of whose pods another program deletes may fail for good
+    (AppWrapper, appwrapper_controller.go: MissingComponent). Raises ValueError for invalid rules or
     events, and `ApiError`.
     """
     validate_rules(rules)
-    node, decision, placed = yield from _decided(name, event, rules, clock, by, run, dry)
+    first = rules._replace(taint="") if rules.taint == _DELETES_PODS and not dry else rules
+    node, decision, placed = yield from _decided(name, event, first, clock, by, run, dry)
     before, after = shown(node, rules), shown(_merged(node, decision), rules)
     if not dry:
         if decision.status_patch:
@@ -102,18 +107,21 @@ def mark(
             yield from _report(name, f"not tainted as unfit: {decision.untainted}", clock)
         if isinstance(event, Removed):
             yield from _forget(rules, clock)
-    nudged, slack_problem = Nudged(), ""
-    mark_now, is_new = decision.state.mark, decision.state.mark != decision.before
-    if not dry and is_new and mark_now == EVICT:
+    nudged, changes, slack_problem = Nudged(), decision.changes, ""
+    marked, is_new = decision.state.mark, decision.state.mark != decision.before
+    if not dry and is_new and marked == EVICT:
         nudged = yield from nudge(name, clock)
-    if not dry and is_new and {mark_now, decision.before} & set(OUT_OF_SERVICE):
+    if first != rules and marked == EVICT:
+        node, tainted, _placed = yield from _decided(name, Refresh(), rules, clock, by, run, dry)
+        after, changes = shown(_merged(node, tainted), rules), changes or tainted.changes
+    if not dry and is_new and {marked, decision.before} & set(OUT_OF_SERVICE):
         slack_problem = yield from _adjust_slack(rules)
     return Marked(
         decision.state,
         before,
         after,
         decision.before,
-        decision.changes,
+        changes,
         decision.refused,
         nudged,
         slack_problem,
@@ -299,7 +307,8 @@ def _place(name: str, rules: Rules, clock: Callable[[], float], dry: bool) -> Pr
                     raise
                 yield after_conflict(attempt)
     except (Forbidden, Invalid, NotFound) as error:
-        return f"the nodes that are EVICT or tainted as unfit could not be counted: {error}"
+        wanted = "; expected a namespace for the Lease (namespace)" * isinstance(error, NotFound)
+        return f"the nodes that are EVICT or tainted as unfit could not be counted: {error}{wanted}"
     raise Unavailable(f"{_lease_path(rules)}: another client wrote first {TRIES} times in a row")
 
 

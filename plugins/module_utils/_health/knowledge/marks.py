@@ -133,7 +133,10 @@ ALLOWED, AVOIDED, KEPT_OFF = (
     "new pods are kept off",
 )
 #: What is said of a node by mark and optional taint.
-EVICT_TAINTED, UNFIT_TAINTED = "EVICT with the taint NoExecute", f"unfit with the taint {UNFIT_EFFECT}"
+EVICT_TAINTED, UNFIT_TAINTED = (
+    "EVICT with the taint NoExecute",
+    f"unfit with the taint {UNFIT_EFFECT}",
+)
 _BY_TAINTS = {
     WARN: Effect(STAY, ALLOWED),
     TESTING: Effect(STAY, ALLOWED),
