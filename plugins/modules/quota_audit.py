@@ -188,7 +188,8 @@ totals:
     flavor: {description: Name of the flavor., type: str, returned: always}
     resource: {description: Name of the resource., type: str, returned: always}
     nodes: {description: Number of nodes of the flavor., type: int, returned: always}
-    total: {description: Capacity of the nodes., type: float, returned: always}
+    reserved: {description: What the kubelets reserve for the system; not in the total., type: float, returned: always}
+    total: {description: Capacity of the nodes for pods., type: float, returned: always}
     unschedulable: {description: The part that new pods cannot use., type: float, returned: always}
     schedulable: {description: The rest., type: float, returned: always}
     system: {description: Requests of pods outside the namespaces of teams., type: float, returned: always}

@@ -46,7 +46,9 @@ class FlavorTotals(NamedTuple):
     flavor: str
     resource: str
     nodes: int
-    #: Capacity of the nodes, and its parts.
+    #: What the kubelets reserve for the system, which is not in ``total``.
+    reserved: Fraction
+    #: Capacity of the nodes for pods, and its parts.
     total: Fraction
     unschedulable: Fraction
     schedulable: Fraction
@@ -88,7 +90,7 @@ def figures_of(state: QueueState, settings: AuditSettings) -> QuotaFigures:
         totals.append(
             _totals(
                 same,
-                capacities.get(flavor, FlavorCapacity(flavor, 0, {}, {}, {}, ())),
+                capacities.get(flavor, FlavorCapacity(0, {}, {}, {}, {}, ())),
                 system.get(flavor, {}).get(resource, Fraction(0)),
                 lost.get(flavor, {}).get(resource, Fraction(0)),
                 settings.slack_queue,
@@ -135,6 +137,7 @@ def _totals(
         first.flavor,
         first.resource,
         capacity.nodes,
+        capacity.reserved.get(first.resource, zero),
         capacity.total.get(first.resource, zero),
         capacity.lost.get(first.resource, zero),
         capacity.schedulable.get(first.resource, zero),

@@ -131,13 +131,15 @@ def _uncovered_findings(workload: Workload, queue: ClusterQueue) -> Iterator[Fin
         if resource.lower() in misspelt:
             continue
         said = kueue_message(workload)
+        # Kueue can be configured to ignore resources; it gives another reason then.
+        is_other = said and f"resource {resource} unavailable" not in said
         message = (
             f"requests {amount_text(resource, amount)} {resource}, for which ClusterQueue "
             f"{queue.name} has no quota, expected a quota for each requested resource"
         )
         yield Finding(
             "resource_without_quota",
-            FAIL,
+            WARN if is_other else FAIL,
             f"{message}; Kueue says: {said}" if said else message,
             "fix_configuration",
             _subject(workload),
@@ -268,9 +270,10 @@ def _ratios_off(pods: PodSet, sizes: List[_Size]) -> List[str]:
 def _pod_findings(state: QueueState, settings: AuditSettings) -> Iterator[Finding]:
     teams = state.teams()
     in_teams = [pod for pod in state.gpu_pods if pod.namespace in teams]
-    second = settings.scheduler or next(
+    second = next(
         (pod.scheduler for pod in in_teams if pod.scheduler not in ("", _DEFAULT_SCHEDULER)), ""
     )
+    expected = settings.scheduler or (second and f"{second} as other GPU pods of the teams")
     for pod in sorted(state.gpu_pods, key=lambda one: (one.namespace, one.name)):
         evidence = {"node": pod.node, "scheduler": pod.scheduler, "gpus": _gpus_of(pod)}
         subject = Subject("pod", name=f"{pod.namespace}/{pod.name}")
@@ -280,10 +283,9 @@ def _pod_findings(state: QueueState, settings: AuditSettings) -> Iterator[Findin
                 "expected GPUs in use by workloads of the queue only"
             )
             yield Finding("system_pod_holds_gpus", WARN, message, "watch", subject, evidence)
-        elif pod.namespace in teams and second and pod.scheduler in ("", _DEFAULT_SCHEDULER):
+        elif pod.namespace in teams and expected and pod.scheduler in ("", _DEFAULT_SCHEDULER):
             message = (
-                f"requests {_gpus_of(pod)} GPUs from {_DEFAULT_SCHEDULER}, expected {second} (the "
-                "scheduler of the other GPU pods, which packs nodes)"
+                f"requests {_gpus_of(pod)} GPUs from {_DEFAULT_SCHEDULER}, expected {expected}"
             )
             yield Finding(
                 "gpu_pod_on_default_scheduler",
