@@ -233,7 +233,7 @@ def _queue_findings(state: QueueState) -> Iterator[Finding]:
                 {"reason": active.reason},
             )
         elif not active or active.status != "True":
-            found = f"is {active.status or 'empty'}" if active else "is missing"
+            found = "is Unknown" if active else "is missing"
             yield Finding(
                 "queue_state_unknown",
                 UNKNOWN,
