@@ -568,6 +568,19 @@ def test_many_findings_of_one_kind_are_counted():
     assert found[-1].message == "30 more workloads have the same finding"
 
 
+def test_a_message_lists_some_of_many_reasons_and_resources():
+    tainted = [
+        node(f"gpu{number}", taints=[{"key": f"ticket{number}", "effect": "NoSchedule"}])
+        for number in range(1, 9)
+    ]
+    (lost,) = (one for one in messages(nodes=tainted) if "nominal" in one and "GPUs" in one)
+    assert lost.endswith("taint ticket5:NoSchedule: gpu5; 3 more)")
+    asked = {f"example.org/device{number}": "1" for number in range(100)}
+    blue = cluster_queue("blue", **dict.fromkeys(asked, "0"), **{GPU: "8"})
+    (large,) = messages(clusterqueues=with_queue(blue), workloads=[workload(asked)])
+    assert "device12 (the largest node has 0), 95 more, expected at most the size" in large
+
+
 def test_every_refused_list_is_named():
     allowed = {key: value for key, value in HEALTHY.items() if key not in ("pods", "nodes")}
     with pytest.raises(Forbidden, match="list nodes; no right to list pods"):

@@ -15,6 +15,8 @@ from .state import QueueState
 #: Resources that people read in GiB.
 _BYTES = ("memory", "ephemeral-storage")
 _NOTHING = ResourceUsage(Fraction(0), Fraction(0))
+#: A message lists at most so many resources or reasons; nodes and pods may have any number of them.
+_MOST_PARTS = 5
 
 
 class AuditSettings(NamedTuple):
@@ -170,6 +172,12 @@ def amount_text(resource: str, amount: Fraction) -> str:
     unit = 1 << 30 if resource in _BYTES else 1
     shown = f"{float(amount / unit):.3f}".rstrip("0").rstrip(".")
     return f"{shown} GiB" if resource in _BYTES else shown
+
+
+def first_few(parts: Sequence[str], separator: str = ", ") -> str:
+    """The first parts of a message, and how many there are more."""
+    more = [f"{len(parts) - _MOST_PARTS} more"] * (len(parts) > _MOST_PARTS)
+    return separator.join([*parts[:_MOST_PARTS], *more])
 
 
 def resource_text(resource: str) -> str:

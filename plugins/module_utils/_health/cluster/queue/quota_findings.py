@@ -12,7 +12,15 @@ from ...knowledge.cluster import GPU
 from ...model import FAIL, UNKNOWN, WARN, Finding, Subject
 from ...node_names import fold_few, fold_within
 from .capacity import RESERVED, belongs
-from .figures import AuditSettings, QuotaFigures, FlavorTotals, amount_text, as_json, resource_text
+from .figures import (
+    AuditSettings,
+    QuotaFigures,
+    FlavorTotals,
+    amount_text,
+    as_json,
+    first_few,
+    resource_text,
+)
 from .objects import ClusterQueue, Workload
 from .state import QueueState, is_gpu
 
@@ -103,10 +111,11 @@ def _lost_nodes(totals: FlavorTotals, figures: QuotaFigures) -> str:
     for loss in figures.capacities[totals.flavor].losses:
         if loss.resources.get(totals.resource):
             by_reason[loss.reason].append(loss.node)
-    return "; ".join(
+    nodes = [
         f"{reason}: {', '.join(fold_few(sorted(names), _MOST_NAMES))}"
         for reason, names in sorted(by_reason.items())
-    )
+    ]
+    return first_few(nodes, "; ")
 
 
 def _gpus_without_quota(state: QueueState) -> Iterator[Finding]:
@@ -212,7 +221,7 @@ def _queue_findings(state: QueueState) -> Iterator[Finding]:
         active = queue.conditions.get("Active")
         if missing:
             message = (
-                f"ResourceFlavor {', '.join(missing)} does not exist, expected a flavor for each "
+                f"ResourceFlavor {first_few(missing)} does not exist, expected a flavor for each "
                 "quota; Kueue admits nothing from this ClusterQueue"
             )
             yield Finding(

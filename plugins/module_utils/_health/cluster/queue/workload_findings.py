@@ -10,7 +10,7 @@ from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional
 from ...knowledge.cluster import GPU
 from ...model import FAIL, WARN, Finding, Subject
 from .capacity import belongs, usable
-from .figures import AuditSettings, amount_text, plain_number, resource_text
+from .figures import AuditSettings, amount_text, first_few, plain_number, resource_text
 from .objects import ClusterNode, ClusterQueue, PodSet, Resources, RunningPod, Workload
 from .quota_findings import kueue_message, uncovered
 from .state import QueueState, is_gpu
@@ -198,14 +198,14 @@ def _pod_set_findings(workload: Workload, pods: PodSet, places: _Places) -> Iter
     else:
         ratios = _ratios_off(pods, sizes)
         if ratios:
-            message = f"pods of {pods.name} request {', '.join(ratios)}"
+            message = f"pods of {pods.name} request {first_few(ratios)}"
             yield Finding(
                 "workload_ratio_off", WARN, message, "fix_configuration", subject, evidence
             )
     devices = [name for name, amount in pods.requests.items() if amount and _is_rdma(name)]
     if devices and sum(one.size for one in workload.pod_sets) < 2:
         message = (
-            f"a single pod requests {', '.join(sorted(devices))}, expected several pods (RDMA "
+            f"a single pod requests {first_few(sorted(devices))}, expected several pods (RDMA "
             "devices connect nodes)"
         )
         yield Finding("workload_rdma_alone", WARN, message, "fix_configuration", subject, evidence)
@@ -230,17 +230,19 @@ def _too_large(pods: PodSet, sizes: List[_Size]) -> str:
     }
     over = [name for name, amount in sorted(pods.requests.items()) if amount > largest[name]]
     if over:
-        wanted = ", ".join(
+        wanted = [
             f"{amount_text(name, pods.requests[name])} {resource_text(name)} (the largest node "
             f"has {amount_text(name, largest[name])})"
             for name in over
-        )
-        return f"a pod of {pods.name} requests {wanted}, expected at most the size of a node"
-    wanted = ", ".join(
+        ]
+        return f"a pod of {pods.name} requests {first_few(wanted)}, expected at most the size of a node"
+    wanted = [
         f"{amount_text(name, amount)} {resource_text(name)}"
         for name, amount in sorted(pods.requests.items())
+    ]
+    return (
+        f"a pod of {pods.name} requests {first_few(wanted)}, expected a node that has all of these"
     )
-    return f"a pod of {pods.name} requests {wanted}, expected a node that has all of these"
 
 
 def _ratios_off(pods: PodSet, sizes: List[_Size]) -> List[str]:
