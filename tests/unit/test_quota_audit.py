@@ -100,12 +100,12 @@ def workload(requests=None, pods=2, conditions=(), admitted=False, selector=None
     }
 
 
-def pod(namespace, name="p", gpus="4", scheduler="default-scheduler", on="gpu1"):
+def pod(namespace, name="p", gpus="4", scheduler="default-scheduler", on="gpu1", **status):
     container = {"resources": {"limits": {"cpu": "1", **({GPU: gpus} if gpus else {})}}}
     return {
         "metadata": {"namespace": namespace, "name": name},
         "spec": {"nodeName": on, "schedulerName": scheduler, "containers": [container]},
-        "status": {"phase": "Running"},
+        "status": {"phase": "Running", **status},
     }
 
 
@@ -221,6 +221,14 @@ MISSPELT = cluster_queue("blue", **{"cpu": "16", "nvidia.com/GPU": "8", GDR: "2"
 
 def flavor(name, **labels):
     return {"metadata": {"name": name}, "spec": {"nodeLabels": labels}}
+
+
+NOT_SCHEDULED = condition("PodScheduled", "False", "Unschedulable", "0/3 nodes are available")
+GATED = condition("PodScheduled", "False", "SchedulingGated", "gated")
+
+
+def waiting(reason):
+    return {"name": "main", "state": {"waiting": {"reason": reason}}}
 
 
 POOL_A = [flavor("default-flavor", pool="a")]
@@ -468,6 +476,24 @@ def reserving(one):
         ),
         pytest.param({"pods": [pod("kube-system", gpus="0")]}, [], id="a request of 0 GPUs"),
         pytest.param(
+            {"pods": [pod("blue", on="", conditions=[NOT_SCHEDULED])]},
+            [("gpu_pod_not_running", "warn", "pod blue/p")],
+            id="a pod without a node",
+        ),
+        pytest.param(
+            {"pods": [pod("blue", on="", conditions=[GATED])]}, [], id="a pod that is gated"
+        ),
+        pytest.param(
+            {"pods": [pod("blue", containerStatuses=[waiting("ImagePullBackOff")])]},
+            [("gpu_pod_not_running", "warn", "pod blue/p")],
+            id="a pod without its image",
+        ),
+        pytest.param(
+            {"pods": [pod("blue", containerStatuses=[waiting("ContainerCreating")])]},
+            [],
+            id="a pod that is starting",
+        ),
+        pytest.param(
             {
                 "clusterqueues": with_queue(
                     cluster_queue(SLACK, **{"cpu": "16", GPU: "9"}), cluster_queue("red")
@@ -516,6 +542,9 @@ def test_a_message_has_the_figures():
     assert messages(nodes=EVICTED[:2] + HEALTHY["nodes"][2:]) == [
         "GPUs: nominal quota of the teams 16, expected at most 8 (schedulable; marked EVICT: gpu[1-2])",
         "GPUs: the slack queue lends 8, expected at most 0 (8 less 16 on nodes out of service)",
+    ]
+    assert messages(pods=[pod("blue", on="", conditions=[NOT_SCHEDULED])]) == [
+        "requests 4 GPUs, not scheduled: 0/3 nodes are available; expected a running pod"
     ]
     assert messages(workloads=[workload({"cpu": "4", "memory": "600Gi", GPU: "9"})])[-1] == (
         "a pod of main requests 600 GiB memory (the largest node has 512 GiB), 9 GPUs (the largest "

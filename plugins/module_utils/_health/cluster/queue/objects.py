@@ -15,6 +15,8 @@ from .quantity import parse_quantity
 
 #: Amounts by resource.
 Resources = Dict[str, Fraction]
+#: Reasons for which a container waits that is about to run.
+_STARTING = ("ContainerCreating", "PodInitializing")
 #: Maximum characters of a message that is kept.
 _MOST_WORDS = 400
 
@@ -164,6 +166,8 @@ class RunningPod(NamedTuple):
     node: str
     scheduler: str
     requests: Resources
+    #: Why it does not run; "" for a pod that runs or is about to.
+    obstacle: str
 
 
 # ---- parts ----
@@ -382,5 +386,21 @@ def read_running_pod(one: ApiObject) -> List[RunningPod]:
             text(spec.get("nodeName")),
             text(spec.get("schedulerName")),
             pod_requests(spec),
+            _obstacle(status),
         )
     ]
+
+
+def _obstacle(status: Dict[str, Any]) -> str:
+    """Why a pod of this status does not run: what the scheduler says, or for what a container waits."""
+    scheduled = _conditions(status).get("PodScheduled")
+    # A pod that is new or gated has no such reason.
+    if scheduled and (scheduled.status, scheduled.reason) == ("False", "Unschedulable"):
+        return f"not scheduled: {scheduled.message or 'no message'}"
+    for key in ("initContainerStatuses", "containerStatuses"):
+        for container in mappings_in(status.get(key)):
+            waiting = mapping(mapping(container.get("state")).get("waiting"))
+            reason = text(waiting.get("reason"))[:_MOST_WORDS]
+            if reason not in ("", *_STARTING):
+                return f"container {text(container.get('name'))} waits: {reason}"
+    return ""

@@ -279,13 +279,19 @@ def _pod_findings(state: QueueState, settings: AuditSettings) -> Iterator[Findin
     for pod in sorted(state.gpu_pods, key=lambda one: (one.namespace, one.name)):
         evidence = {"node": pod.node, "scheduler": pod.scheduler, "gpus": _gpus_of(pod)}
         subject = Subject("pod", name=f"{pod.namespace}/{pod.name}")
-        if pod.namespace not in teams and pod.node:
-            message = (
-                f"holds {_gpus_of(pod)} GPUs on {pod.node} in a namespace without a LocalQueue, "
-                "expected GPUs in use by workloads of the queue only"
-            )
-            yield Finding("system_pod_holds_gpus", WARN, message, "watch", subject, evidence)
-        elif pod.namespace in teams and expected and pod.scheduler in ("", _DEFAULT_SCHEDULER):
+        if pod.namespace not in teams:
+            if pod.node:
+                message = (
+                    f"holds {_gpus_of(pod)} GPUs on {pod.node} in a namespace without a LocalQueue, "
+                    "expected GPUs in use by workloads of the queue only"
+                )
+                yield Finding("system_pod_holds_gpus", WARN, message, "watch", subject, evidence)
+            continue
+        # Kueue writes the condition PodsReady with waitForPodsReady only, which MLBatch turns off.
+        if pod.obstacle:
+            message = f"requests {_gpus_of(pod)} GPUs, {pod.obstacle}; expected a running pod"
+            yield Finding("gpu_pod_not_running", WARN, message, "watch", subject, evidence)
+        if expected and pod.scheduler in ("", _DEFAULT_SCHEDULER):
             message = (
                 f"requests {_gpus_of(pod)} GPUs from {_DEFAULT_SCHEDULER}, expected {expected}"
             )

@@ -114,6 +114,11 @@ FINDINGS: Dict[str, FindingText] = {
         "A workload of a single pod requests RDMA devices, which connect pods of several nodes.",
         "Remove the request, so that the devices stay free for workloads of several pods.",
     ),
+    "gpu_pod_not_running": FindingText(
+        "A GPU pod of a team does not run although its job was admitted and holds quota: no node fits, "
+        "or a container cannot start.",
+        "Resolve the reason in the message; `kubectl describe pod` has the events of the pod.",
+    ),
     "gpu_pod_on_default_scheduler": FindingText(
         "A GPU pod is placed by the default scheduler, which spreads pods over nodes and knows no "
         "gangs.",
