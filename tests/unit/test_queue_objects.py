@@ -222,11 +222,12 @@ def test_the_requests_of_a_pod_count_as_the_scheduler_counts():
         "memory": Fraction(GI),
     }
     # Requests of the pod as a whole.
-    whole = {"limits": {"cpu": "9"}, "requests": {"memory": "2Gi"}}
+    whole = {"limits": {"cpu": "9", "hugepages-2Mi": "4Mi"}, "requests": {"memory": "2Gi"}}
     assert objects.pod_requests({**spec, "resources": whole}) == {
-        "cpu": Fraction(37, 4),
+        "cpu": Fraction(33, 4),
         GPU: Fraction(2),
         "memory": Fraction(2 * GI),
+        "hugepages-2Mi": Fraction(4 << 20),
     }
 
 

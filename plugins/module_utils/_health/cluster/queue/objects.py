@@ -228,14 +228,14 @@ def _conditions(status: Dict[str, Any]) -> Dict[str, Condition]:
 def pod_requests(spec: Dict[str, Any]) -> Resources:
     """What a pod of this spec requests: the sum of its containers, or an init container if that is
     more; instead of these, what the spec requests for the pod as a whole; and the overhead. A limit
-    without a request counts as request, as the API server defaults.
+    counts as request where there is no request, as the API server defaults.
     """
     total: Resources = {}
     for container in mappings_in(spec.get("containers")):
-        add(total, _own_requests(container))
+        add(total, _container_requests(container))
     started: Resources = {}
     for container in mappings_in(spec.get("initContainers")):
-        requests = _own_requests(container)
+        requests = _container_requests(container)
         # A sidecar keeps running; other init containers run one after the other beside the sidecars.
         if container.get("restartPolicy") == "Always":
             add(total, requests)
@@ -244,14 +244,14 @@ def pod_requests(spec: Dict[str, Any]) -> Resources:
             add(requests, started)
             for name, amount in requests.items():
                 total[name] = max(total.get(name, Fraction(0)), amount)
-    total.update(_own_requests(spec))
+    whole = mapping(spec.get("resources"))
+    total = {**amounts(whole.get("limits")), **total, **amounts(whole.get("requests"))}
     add(total, amounts(spec.get("overhead")))
     return total
 
 
-def _own_requests(spec: Dict[str, Any]) -> Resources:
-    """What the spec of a container or of a pod requests itself."""
-    resources = mapping(spec.get("resources"))
+def _container_requests(container: Dict[str, Any]) -> Resources:
+    resources = mapping(container.get("resources"))
     return {**amounts(resources.get("limits")), **amounts(resources.get("requests"))}
 
 

@@ -115,8 +115,8 @@ FINDINGS: Dict[str, FindingText] = {
         "Remove the request, so that the devices stay free for workloads of several pods.",
     ),
     "gpu_pod_not_running": FindingText(
-        "A GPU pod of a team does not run although its job was admitted and holds quota: no node fits, "
-        "or a container cannot start.",
+        "A GPU pod of a team does not run: no node fits, or a container cannot start. Its job holds "
+        "quota meanwhile.",
         "Resolve the reason in the message; `kubectl describe pod` has the events of the pod.",
     ),
     "gpu_pod_on_default_scheduler": FindingText(
