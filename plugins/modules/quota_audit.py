@@ -14,7 +14,7 @@ description:
     its nodes have, what is out of service, and what the quota adds up to.
   - Finds quota that the nodes cannot satisfy, resources with a misspelt name such as
     C(nvidia.com/GPU), queues that admit nothing, workloads that can never run, pods that request an
-    unusual share of a node, workloads that were evicted or whose pods are not ready, and GPUs that
+    unusual share of a node, workloads that were evicted or whose pods do not run, and GPUs that
     are held outside the queue. C(docs/findings.md) of the collection describes each finding.
   - Sizes of nodes come from the nodes. A node is out of service while it is cordoned, not ready or
     marked V(EVICT) or V(TESTING), and while it has a taint that pods of the flavor do not tolerate.
@@ -188,7 +188,8 @@ totals:
     flavor: {description: Name of the flavor., type: str, returned: always}
     resource: {description: Name of the resource., type: str, returned: always}
     nodes: {description: Number of nodes of the flavor., type: int, returned: always}
-    total: {description: Capacity of the nodes., type: float, returned: always}
+    reserved: {description: What the kubelets reserve for the system; not in the total., type: float, returned: always}
+    total: {description: Capacity of the nodes for pods., type: float, returned: always}
     unschedulable: {description: The part that new pods cannot use., type: float, returned: always}
     schedulable: {description: The rest., type: float, returned: always}
     system: {description: Requests of pods outside the namespaces of teams., type: float, returned: always}

@@ -24,7 +24,8 @@ description:
     supported is an error. So is a variable of the command line that resembles a supported one.
   - With O(playbook=agent), validates what the role C(agent) gives the agents by the agents' own
     rules, refuses the image tag V(latest), and takes an unknown variable C(agent_*) for misspelt.
-  - With O(playbook=queue), takes an unknown variable C(queue_*) for misspelt.
+  - With O(playbook=queue), takes an unknown variable C(queue_*) for misspelt, with O(playbook=teams)
+    an unknown variable C(teams_*).
   - Refuses a C(preflight_run_id) whose directory has a run document.
   - Runs once, on the controller. The playbooks of this collection start with it.
 author:
@@ -34,7 +35,8 @@ options:
     description: The playbook whose variables are validated.
     type: str
     required: true
-    choices: [preflight, inflight, postflight, capture, compare, replay, calibrate, status, forget, quota, agent, queue]
+    choices: [preflight, inflight, postflight, capture, compare, replay, calibrate, status, forget, quota, agent, queue,
+      teams]
 extends_documentation_fragment:
   - autopilot.gpu._attributes.controller
 attributes:

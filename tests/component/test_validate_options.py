@@ -448,6 +448,14 @@ def test_a_misspelt_variable_does_not_remove_the_agents_of_another_cluster(valid
     assert "'agent_contxt' (did you mean 'agent_context'?)" in result["msg"]
 
 
+def test_a_misspelt_variable_of_the_teams_is_named(validate):
+    role = {**variables.role_defaults("teams"), **load("roles", "teams", "vars", "main.yml")}
+    given = {"teams": [], "state": "absent", "teams_hosts": "localhost", "teams_context": "lab"}
+    assert not validate("teams", role=role, **given)[0].get("failed")
+    result, _shown = validate("teams", role=role, teams_remove_claim=True, **given)
+    assert "'teams_remove_claim' (did you mean 'teams_remove_claims'?)" in result["msg"]
+
+
 def test_a_setting_of_the_agent_is_named_by_the_variable_of_the_role():
     templates = load("roles", "agent", "vars", "main.yml")["agent_settings"]
     found = playbook_options.problems_of_agent(templates, {"AUTOPILOT_FANOUT": 0})

@@ -419,7 +419,11 @@ def test_a_run_that_fails_half_way_says_so_and_is_repeated(clean, play, current)
     with refusing_rolebindings_in(current, "blue"):
         done = play(teams=teams)
         told = " ".join(done.stdout.split())
-        assert done.returncode == 2 and "not now" in told, told
+        words = (
+            "The change of the teams is incomplete, some objects may be written and others not: "
+        )
+        assert done.returncode == 2 and words in told, told
+        assert "not now" in told.partition(words)[2], told
         assert current.get("clusterqueue", "blue-cluster-queue")
         assert current.kubectl("get", "clusterqueue", "red-cluster-queue", check=False).returncode
     assert changed(play(teams=teams)) == 1

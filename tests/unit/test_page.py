@@ -1008,10 +1008,14 @@ def test_an_audit_of_quota_has_a_section():
             measured("quota_used", 12, **of_queue),
             measured("flavor_capacity", 1 << 40, **of_flavor),
             measured("flavor_capacity", 1, other="label"),
+            measured("queue_workloads", 3, queue="<b>blue", state="pending"),
+            measured("queue_workloads", 2, queue="<b>blue", state="admitted"),
+            measured("queue_workloads", 9, queue="<b>blue", state="other"),
         ],
     }
     page = html_of({"nodes": [{"name": "here", "fit": "fit", "health": [audit]}]})
     text = " ".join(Reader(page).text.split())
     assert "Quota by ClusterQueue ClusterQueue flavor resource quota used borrowed" in text
     assert "<b>blue h100 nvidia.com/gpu 8 12" in text and "h100 memory 1,024 GiB" in text
+    assert "Workloads by ClusterQueue ClusterQueue admitted pending <b>blue 2 3" in text
     assert "Quota of the queue" not in html_of({"nodes": []})

@@ -51,7 +51,9 @@ def test_a_quantity_is_parsed_exactly(text, amount):
     assert parse_quantity(text) == amount
 
 
-@pytest.mark.parametrize("text", ["", "x", "8 GPUs", "1KiB", "1e999", None, True, [], "9" * 100])
+@pytest.mark.parametrize(
+    "text", ["", "x", "8 GPUs", "1KiB", "1e999", None, True, [], "9" * 100, "8" + " " * 99 + "Gi"]
+)
 def test_what_is_no_quantity_is_none(text):
     assert parse_quantity(text) is None
 
@@ -219,6 +221,14 @@ def test_the_requests_of_a_pod_count_as_the_scheduler_counts():
         GPU: Fraction(2),
         "memory": Fraction(GI),
     }
+    # Requests of the pod as a whole.
+    whole = {"limits": {"cpu": "9", "hugepages-2Mi": "4Mi"}, "requests": {"memory": "2Gi"}}
+    assert objects.pod_requests({**spec, "resources": whole}) == {
+        "cpu": Fraction(33, 4),
+        GPU: Fraction(2),
+        "memory": Fraction(2 * GI),
+        "hugepages-2Mi": Fraction(4 << 20),
+    }
 
 
 # ---- capacity ----
@@ -288,7 +298,7 @@ def test_only_what_keeps_pods_away_is_unschedulable(one, gpus, reason):
     assert (found.total[GPU], found.schedulable[GPU]) == (8, gpus)
     assert [loss.reason for loss in found.losses] == [reason] * bool(reason)
     # What is reserved for the system is neither quota nor lost.
-    assert found.total["cpu"] == 60
+    assert (found.total["cpu"], found.reserved["cpu"], found.reserved[GPU]) == (60, 4, 0)
 
 
 def test_a_flavor_has_its_nodes_and_tolerates_its_taints():

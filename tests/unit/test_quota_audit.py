@@ -13,6 +13,7 @@ import pytest
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import (
     Forbidden,
+    Gone,
     refused_at_once,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queue import (
@@ -40,8 +41,9 @@ def condition(kind, status="True", reason="", message=""):
     return {"type": kind, "status": status, "reason": reason, "message": message}
 
 
-def node(name, labels=None, taints=(), cordoned=False):
-    size = {"cpu": "64", "memory": "512Gi", "pods": "110", GPU: "8", GDR: "2"}
+def node(name, labels=None, taints=(), cordoned=False, **other):
+    """A node with 8 GPUs and 64 CPUs, or ``other`` resources."""
+    size = other or {"cpu": "64", "memory": "512Gi", "pods": "110", GPU: "8", GDR: "2"}
     return {
         "metadata": {"name": name, "labels": labels or {}},
         "spec": {"unschedulable": cordoned, "taints": list(taints)},
@@ -49,7 +51,10 @@ def node(name, labels=None, taints=(), cordoned=False):
     }
 
 
-def cluster_queue(name, flavor="default-flavor", used=None, conditions=(), **quotas):
+ACTIVE = (condition("Active"),)
+
+
+def cluster_queue(name, flavor="default-flavor", used=None, conditions=ACTIVE, **quotas):
     """A ClusterQueue with 8 GPUs and 16 CPUs, or other ``quotas``."""
     quotas = quotas or {"cpu": "16", GPU: "8", GDR: "2"}
     resources = [{"name": key, "nominalQuota": value} for key, value in quotas.items()]
@@ -95,12 +100,12 @@ def workload(requests=None, pods=2, conditions=(), admitted=False, selector=None
     }
 
 
-def pod(namespace, name="p", gpus="4", scheduler="default-scheduler", on="gpu1"):
+def pod(namespace, name="p", gpus="4", scheduler="default-scheduler", on="gpu1", **status):
     container = {"resources": {"limits": {"cpu": "1", **({GPU: gpus} if gpus else {})}}}
     return {
         "metadata": {"namespace": namespace, "name": name},
         "spec": {"nodeName": on, "schedulerName": scheduler, "containers": [container]},
-        "status": {"phase": "Running"},
+        "status": {"phase": "Running", **status},
     }
 
 
@@ -181,12 +186,15 @@ def test_the_figures_add_up():
         clusterqueues=with_queue(slack, blue),
         nodes=[*HEALTHY["nodes"][:2], node("gpu3", {MARK: "EVICT"})],
     )
-    assert found.result.status == "pass"
+    assert [one.message for one in found.result.findings] == [
+        "GPUs: 8 of 24 are out of service, expected all in service (marked EVICT: gpu3)"
+    ]
     (totals,) = (row for row in found.totals if row["resource"] == GPU)
     assert totals == {
         "flavor": "default-flavor",
         "resource": GPU,
         "nodes": 3,
+        "reserved": 0,
         "total": 24,
         "unschedulable": 8,
         "schedulable": 16,
@@ -211,6 +219,28 @@ EVICTED = [node(f"gpu{number}", {MARK: "EVICT"}) for number in (1, 2, 3)]
 MISSPELT = cluster_queue("blue", **{"cpu": "16", "nvidia.com/GPU": "8", GDR: "2"})
 
 
+def flavor(name, **labels):
+    return {"metadata": {"name": name}, "spec": {"nodeLabels": labels}}
+
+
+NOT_SCHEDULED = condition("PodScheduled", "False", "Unschedulable", "0/3 nodes are available")
+GATED = condition("PodScheduled", "False", "SchedulingGated", "gated")
+
+
+def waiting(reason):
+    return {"name": "main", "state": {"waiting": {"reason": reason}}}
+
+
+POOL_A = [flavor("default-flavor", pool="a")]
+IN_POOL_A = [node(f"gpu{number}", {"pool": "a"}) for number in (1, 2, 3)]
+
+
+def reserving(one):
+    """The node, of whose CPUs the kubelet reserves one."""
+    status = one["status"]
+    return {**one, "status": {**status, "allocatable": {**status["allocatable"], "cpu": "63"}}}
+
+
 @pytest.mark.parametrize(
     "lists, expected",
     [
@@ -225,9 +255,50 @@ MISSPELT = cluster_queue("blue", **{"cpu": "16", "nvidia.com/GPU": "8", GDR: "2"
             id="GPUs in no quota",
         ),
         pytest.param(
+            {"resourceflavors": POOL_A, "nodes": [*IN_POOL_A, node("gpu4")]},
+            [("gpus_without_quota", "warn", "queue None")],
+            id="GPUs in no flavor",
+        ),
+        pytest.param(
+            {"resourceflavors": POOL_A, "nodes": [*IN_POOL_A, node("login", cpu="8")]},
+            [],
+            id="a node without GPUs in no flavor",
+        ),
+        pytest.param(
+            {"clusterqueues": [cluster_queue("blue", cpu="16")], "workloads": []},
+            [
+                ("gpus_without_quota", "warn", "queue None"),
+                ("local_queue_without_queue", "fail", "queue red/default-queue"),
+            ],
+            id="a flavor without quota of its GPUs",
+        ),
+        pytest.param(
+            {
+                "resourceflavors": [*HEALTHY["resourceflavors"], flavor("h200", gpu="h200")],
+                "clusterqueues": [
+                    *HEALTHY["clusterqueues"],
+                    cluster_queue("new", "h200", **{GPU: "8"}),
+                ],
+            },
+            [("quota_over_capacity", "fail", "flavor h200")],
+            id="a flavor without nodes",
+        ),
+        pytest.param(
+            {"nodes": [node(f"gpu{number}", cpu="64", **{GDR: "2"}) for number in (1, 2, 3)]}
+            | {"workloads": []},
+            [("quota_over_capacity", "fail", "flavor default-flavor")],
+            id="nodes that lost their GPUs",
+        ),
+        pytest.param(
             {"clusterqueues": with_queue(cluster_queue("blue", **{"cpu": "160", GPU: "8"}))},
             [("quota_without_system_share", "warn", "flavor default-flavor")],
             id="all CPUs in the quota",
+        ),
+        pytest.param(
+            {"clusterqueues": with_queue(cluster_queue("blue", **{"cpu": "160", GPU: "8"}))}
+            | {"nodes": [reserving(one) for one in HEALTHY["nodes"]], "pods": []},
+            [("quota_without_system_share", "warn", "flavor default-flavor")],
+            id="CPUs that the kubelet reserves in the quota",
         ),
         pytest.param(
             {"nodes": EVICTED[:2] + HEALTHY["nodes"][2:]},
@@ -269,6 +340,16 @@ MISSPELT = cluster_queue("blue", **{"cpu": "16", "nvidia.com/GPU": "8", GDR: "2"
             id="a request without quota",
         ),
         pytest.param(
+            {
+                "clusterqueues": with_queue(cluster_queue("blue", **{GPU: "8"})),
+                "workloads": [
+                    workload(conditions=[condition("QuotaReserved", "False", "Pending", "no room")])
+                ],
+            },
+            [("resource_without_quota", "warn", BLUE)],
+            id="a request without quota that Kueue may ignore",
+        ),
+        pytest.param(
             {"clusterqueues": [*HEALTHY["clusterqueues"], cluster_queue("new", flavor="h200")]},
             [("queue_flavor_missing", "fail", "queue new")],
             id="an unknown flavor",
@@ -281,6 +362,20 @@ MISSPELT = cluster_queue("blue", **{"cpu": "16", "nvidia.com/GPU": "8", GDR: "2"
             },
             [("queue_inactive", "fail", "queue blue")],
             id="a stopped queue",
+        ),
+        pytest.param(
+            {"clusterqueues": with_queue(cluster_queue("blue", conditions=()))},
+            [("queue_state_unknown", "unknown", "queue blue")],
+            id="a queue that Kueue did not look at",
+        ),
+        pytest.param(
+            {
+                "clusterqueues": with_queue(
+                    cluster_queue("blue", conditions=[condition("Active", "Unknown")])
+                )
+            },
+            [("queue_state_unknown", "unknown", "queue blue")],
+            id="a queue of which Kueue cannot tell",
         ),
         pytest.param(
             {"localqueues": [*HEALTHY["localqueues"], local_queue("green", "green")]},
@@ -379,6 +474,39 @@ MISSPELT = cluster_queue("blue", **{"cpu": "16", "nvidia.com/GPU": "8", GDR: "2"
             [("system_pod_holds_gpus", "warn", "pod kube-system/dcgm")],
             id="GPUs outside the queue",
         ),
+        pytest.param({"pods": [pod("kube-system", gpus="0")]}, [], id="a request of 0 GPUs"),
+        pytest.param(
+            {"pods": [pod("blue", on="", conditions=[NOT_SCHEDULED])]},
+            [("gpu_pod_not_running", "warn", "pod blue/p")],
+            id="a pod without a node",
+        ),
+        pytest.param(
+            {"pods": [pod("blue", on="", conditions=[GATED])]}, [], id="a pod that is gated"
+        ),
+        pytest.param(
+            {"pods": [pod("blue", containerStatuses=[waiting("ImagePullBackOff")])]},
+            [("gpu_pod_not_running", "warn", "pod blue/p")],
+            id="a pod without its image",
+        ),
+        pytest.param(
+            {"pods": [pod("blue", containerStatuses=[waiting("ContainerCreating")])]},
+            [],
+            id="a pod that is starting",
+        ),
+        pytest.param(
+            {
+                "clusterqueues": with_queue(
+                    cluster_queue(SLACK, **{"cpu": "16", GPU: "9"}), cluster_queue("red")
+                ),
+                "nodes": [*HEALTHY["nodes"][:2], node("gpu3", {MARK: "EVICT"})],
+            },
+            [
+                ("quota_over_capacity", "fail", "flavor default-flavor"),
+                ("gpus_out_of_service", "warn", "flavor default-flavor"),
+                ("slack_over_schedulable", "warn", "flavor default-flavor"),
+            ],
+            id="too much quota and a node out of service",
+        ),
     ],
 )
 def test_each_fault_has_its_finding(lists, expected):
@@ -415,6 +543,9 @@ def test_a_message_has_the_figures():
         "GPUs: nominal quota of the teams 16, expected at most 8 (schedulable; marked EVICT: gpu[1-2])",
         "GPUs: the slack queue lends 8, expected at most 0 (8 less 16 on nodes out of service)",
     ]
+    assert messages(pods=[pod("blue", on="", conditions=[NOT_SCHEDULED])]) == [
+        "requests 4 GPUs, not scheduled: 0/3 nodes are available; expected a running pod"
+    ]
     assert messages(workloads=[workload({"cpu": "4", "memory": "600Gi", GPU: "9"})])[-1] == (
         "a pod of main requests 600 GiB memory (the largest node has 512 GiB), 9 GPUs (the largest "
         "node has 8), expected at most the size of a node"
@@ -432,7 +563,28 @@ def test_a_taint_that_the_teams_tolerate_keeps_no_pod_away():
 
 def test_a_scheduler_can_be_demanded():
     demanding = SETTINGS._replace(scheduler="gang")
-    assert findings(demanding) == [("gpu_pod_on_default_scheduler", "warn", "pod blue/p")]
+    assert messages(demanding) == ["requests 4 GPUs from default-scheduler, expected gang"]
+
+
+def test_pods_of_a_list_that_is_read_again_count_once():
+    procedure = state.queue_state()
+    step, expired = next(procedure), [{"metadata": {"continue": "x"}}, Gone("410", 410), {}]
+    while step.path != "/api/v1/pods":
+        kind = step.path.rpartition("/")[2]
+        known = {"versions": [{"version": "v1beta2"}], "items": HEALTHY.get(kind, [])}
+        step = procedure.send(known)
+    for answer in expired:
+        if isinstance(answer, Exception):
+            step = procedure.throw(answer)
+        else:
+            step = procedure.send({**answer, "items": HEALTHY["pods"]})
+    while True:
+        try:
+            step = procedure.send({"items": []})
+        except StopIteration as end:
+            found = end.value
+            break
+    assert (len(found.gpu_pods), found.system) == (1, {"gpu1": {"cpu": 1}})
 
 
 def test_many_findings_of_one_kind_are_counted():
@@ -443,6 +595,19 @@ def test_many_findings_of_one_kind_are_counted():
     found = audited(workloads=many).result.findings
     assert len(found) == audit.MOST_OF_CODE + 1
     assert found[-1].message == "30 more workloads have the same finding"
+
+
+def test_a_message_lists_some_of_many_reasons_and_resources():
+    tainted = [
+        node(f"gpu{number}", taints=[{"key": f"ticket{number}", "effect": "NoSchedule"}])
+        for number in range(1, 9)
+    ]
+    (lost,) = (one for one in messages(nodes=tainted) if "nominal" in one and "GPUs" in one)
+    assert lost.endswith("taint ticket5:NoSchedule: gpu5; 3 more)")
+    asked = {f"example.org/device{number}": "1" for number in range(100)}
+    blue = cluster_queue("blue", **dict.fromkeys(asked, "0"), **{GPU: "8"})
+    (large,) = messages(clusterqueues=with_queue(blue), workloads=[workload(asked)])
+    assert "device12 (the largest node has 0), 95 more, expected at most the size" in large
 
 
 def test_every_refused_list_is_named():

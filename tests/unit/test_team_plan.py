@@ -310,6 +310,10 @@ def test_the_policy_is_optional_and_goes_when_it_is_not_wanted():
     old = cluster(has_policies=False)
     (refusal,) = plan([], old, require_queue_name=True).refusals
     assert "expected Kubernetes 1.30 or newer" in refusal
+    for one in policy:
+        theirs = made(one["kind"], one["metadata"]["name"])
+        (refusal,) = plan([], cluster(theirs), require_queue_name=True).refusals
+        assert f"{one['kind']} mlbatch-require-queue-name exists and was not made by" in refusal
 
 
 def test_the_role_of_others_stays_as_it_is():
@@ -396,6 +400,11 @@ def test_what_another_team_or_nobody_of_ours_made_is_not_removed():
     green = made("Namespace", "blue", labels={**OURS, "autopilot.gpu/team": "green"})
     (refusal,) = removed(cluster(green)).refusals
     assert "namespace blue belongs to team green" in refusal
+    queue["metadata"]["labels"] = green["metadata"]["labels"]
+    blue = made("Namespace", "blue", labels={**OURS, "autopilot.gpu/team": "blue"})
+    assert removed(cluster(blue, queue)).kept == [
+        "team blue: ClusterQueue blue-cluster-queue stays, since it belongs to team green"
+    ]
 
 
 def test_a_cluster_queue_that_others_still_use_is_not_removed():

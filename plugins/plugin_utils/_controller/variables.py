@@ -118,9 +118,10 @@ PLAYBOOKS: dict[str, Spec] = {
     ),
     "agent": {"state": _TEXT, **_prefixed("agent", hosts=_ANY)},
     "queue": {"state": _TEXT, **_prefixed("queue", hosts=_ANY)},
+    "teams": {"state": _TEXT, **_prefixed("teams", hosts=_ANY)},
 }
 #: Playbooks that are just the role of the same name.
-_OF_ROLE = ("agent", "queue")
+_OF_ROLE = ("agent", "queue", "teams")
 #: The phases of a job: their playbooks run the roles `checks` and `mesh`.
 PHASES = ("preflight", "inflight", "postflight")
 #: Variables that describe the cluster or a host in the inventory.

@@ -32,21 +32,39 @@ class QuotaTable(t.NamedTuple):
     more: int
 
 
-#: Title, labels of a row, and by column the measurement.
-_TABLES: tuple[tuple[str, tuple[str, ...], dict[str, str]], ...] = (
+class Column(t.NamedTuple):
+    title: str
+    measurement: str
+    #: Labels that the measurement has beside those of the row.
+    labels: dict[str, str] = {}
+
+
+#: Title, labels of a row, columns.
+_TABLES: tuple[tuple[str, tuple[str, ...], tuple[Column, ...]], ...] = (
     (
         "Quota by flavor",
         ("flavor", "resource"),
-        {
-            "capacity": "flavor_capacity",
-            "schedulable": "flavor_schedulable",
-            "quota": "flavor_quota",
-        },
+        (
+            Column("capacity", "flavor_capacity"),
+            Column("schedulable", "flavor_schedulable"),
+            Column("quota", "flavor_quota"),
+        ),
     ),
     (
         "Quota by ClusterQueue",
         ("queue", "flavor", "resource"),
-        {"quota": "quota_nominal", "used": "quota_used", "borrowed": "quota_borrowed"},
+        (
+            Column("quota", "quota_nominal"),
+            Column("used", "quota_used"),
+            Column("borrowed", "quota_borrowed"),
+        ),
+    ),
+    (
+        "Workloads by ClusterQueue",
+        ("queue",),
+        tuple(
+            Column(state, "queue_workloads", {"state": state}) for state in ("admitted", "pending")
+        ),
     ),
 )
 
@@ -63,20 +81,24 @@ def quota_of(nodes: t.Sequence[NodeReport]) -> list[QuotaTable]:
 def _table(
     title: str,
     labels: tuple[str, ...],
-    columns: dict[str, str],
+    columns: tuple[Column, ...],
     measurements: t.Sequence[Measurement],
 ) -> QuotaTable:
-    places = {measurement: place for place, measurement in enumerate(columns.values())}
     rows: dict[tuple[str, ...], list[str]] = {}
     for one in measurements:
-        if one.name in places and set(one.labels) == set(labels):
-            key = tuple(one.labels[label] for label in labels)
-            row = rows.setdefault(key, [""] * len(columns))
-            row[places[one.name]] = _shown(one.labels["resource"], one.value)
+        key = tuple(one.labels.get(label, "") for label in labels)
+        of_row = dict(zip(labels, key))
+        for place, column in enumerate(columns):
+            if one.name == column.measurement and one.labels == {**of_row, **column.labels}:
+                row = rows.setdefault(key, [""] * len(columns))
+                row[place] = _shown(one.labels.get("resource", ""), one.value)
     shown = [([name_of(name) for name in key], row) for key, row in sorted(rows.items())]
     return QuotaTable(
         title,
-        (*(label.replace("queue", "ClusterQueue") for label in labels), *columns),
+        (
+            *(label.replace("queue", "ClusterQueue") for label in labels),
+            *(column.title for column in columns),
+        ),
         shown[:_MOST_ROWS],
         max(len(shown) - _MOST_ROWS, 0),
     )

@@ -35,7 +35,7 @@ KEEPS_AWAY = ("NoSchedule", "NoExecute")
 #: Taint of a cordoned node.
 _CORDON = "node.kubernetes.io/unschedulable"
 #: Resources of which the kubelet reserves a part for the system. Pods get the allocatable rest.
-_RESERVED = ("cpu", "memory", "ephemeral-storage")
+RESERVED = ("cpu", "memory", "ephemeral-storage")
 
 
 def resource_taints(label_key: str = LABEL_KEY) -> Dict[str, Tuple[NodeTaint, ...]]:
@@ -56,8 +56,9 @@ class Loss(NamedTuple):
 class FlavorCapacity(NamedTuple):
     """Amounts by resource on the nodes of a flavor; ``total`` is ``lost`` and ``schedulable``."""
 
-    flavor: str
     nodes: int
+    #: What the kubelets reserve for the system, which is not in ``total``.
+    reserved: Resources
     total: Resources
     lost: Resources
     schedulable: Resources
@@ -123,7 +124,7 @@ def sum_of(losses: Iterable[Loss]) -> Resources:
 def usable(node: ClusterNode) -> Resources:
     """The size of a node for pods when all its devices are healthy."""
     return {
-        name: node.allocatable.get(name, amount) if name in _RESERVED else amount
+        name: node.allocatable.get(name, amount) if name in RESERVED else amount
         for name, amount in node.capacity.items()
     }
 
@@ -176,14 +177,17 @@ def flavor_capacity(
     tolerations: Sequence[NodeToleration] = (),
 ) -> FlavorCapacity:
     """The capacity of the nodes of a flavor."""
+    installed: Resources = {}
     total: Resources = {}
     losses: List[Loss] = []
     count = 0
     for node in nodes:
         if belongs(node, flavor):
             count += 1
+            add(installed, node.capacity)
             add(total, usable(node))
             losses += node_losses(node, flavor, marks, tolerations)
     lost = sum_of(losses)
     left = {name: amount - lost.get(name, Fraction(0)) for name, amount in total.items()}
-    return FlavorCapacity(flavor.name, count, total, lost, left, tuple(losses))
+    reserved = {name: amount - total[name] for name, amount in installed.items()}
+    return FlavorCapacity(count, reserved, total, lost, left, tuple(losses))

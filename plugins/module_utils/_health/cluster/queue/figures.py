@@ -15,6 +15,8 @@ from .state import QueueState
 #: Resources that people read in GiB.
 _BYTES = ("memory", "ephemeral-storage")
 _NOTHING = ResourceUsage(Fraction(0), Fraction(0))
+#: A message lists at most so many resources or reasons; nodes and pods may have any number of them.
+_MOST_PARTS = 5
 
 
 class AuditSettings(NamedTuple):
@@ -46,7 +48,9 @@ class FlavorTotals(NamedTuple):
     flavor: str
     resource: str
     nodes: int
-    #: Capacity of the nodes, and its parts.
+    #: What the kubelets reserve for the system, which is not in ``total``.
+    reserved: Fraction
+    #: Capacity of the nodes for pods, and its parts.
     total: Fraction
     unschedulable: Fraction
     schedulable: Fraction
@@ -88,7 +92,7 @@ def figures_of(state: QueueState, settings: AuditSettings) -> QuotaFigures:
         totals.append(
             _totals(
                 same,
-                capacities.get(flavor, FlavorCapacity(flavor, 0, {}, {}, {}, ())),
+                capacities.get(flavor, FlavorCapacity(0, {}, {}, {}, {}, ())),
                 system.get(flavor, {}).get(resource, Fraction(0)),
                 lost.get(flavor, {}).get(resource, Fraction(0)),
                 settings.slack_queue,
@@ -135,6 +139,7 @@ def _totals(
         first.flavor,
         first.resource,
         capacity.nodes,
+        capacity.reserved.get(first.resource, zero),
         capacity.total.get(first.resource, zero),
         capacity.lost.get(first.resource, zero),
         capacity.schedulable.get(first.resource, zero),
@@ -167,6 +172,12 @@ def amount_text(resource: str, amount: Fraction) -> str:
     unit = 1 << 30 if resource in _BYTES else 1
     shown = f"{float(amount / unit):.3f}".rstrip("0").rstrip(".")
     return f"{shown} GiB" if resource in _BYTES else shown
+
+
+def first_few(parts: Sequence[str], separator: str = ", ") -> str:
+    """The first parts of a message, and how many there are more."""
+    more = [f"{len(parts) - _MOST_PARTS} more"] * (len(parts) > _MOST_PARTS)
+    return separator.join([*parts[:_MOST_PARTS], *more])
 
 
 def resource_text(resource: str) -> str:

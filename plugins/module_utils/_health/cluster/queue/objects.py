@@ -15,6 +15,8 @@ from .quantity import parse_quantity
 
 #: Amounts by resource.
 Resources = Dict[str, Fraction]
+#: Reasons for which a container waits that is about to run.
+_STARTING = ("ContainerCreating", "PodInitializing")
 #: Maximum characters of a message that is kept.
 _MOST_WORDS = 400
 
@@ -164,6 +166,8 @@ class RunningPod(NamedTuple):
     node: str
     scheduler: str
     requests: Resources
+    #: Why it does not run; "" for a pod that runs or is about to.
+    obstacle: str
 
 
 # ---- parts ----
@@ -223,7 +227,8 @@ def _conditions(status: Dict[str, Any]) -> Dict[str, Condition]:
 
 def pod_requests(spec: Dict[str, Any]) -> Resources:
     """What a pod of this spec requests: the sum of its containers, or an init container if that is
-    more, and the overhead. A limit without a request counts as request, as the API server defaults.
+    more; instead of these, what the spec requests for the pod as a whole; and the overhead. A limit
+    counts as request where there is no request, as the API server defaults.
     """
     total: Resources = {}
     for container in mappings_in(spec.get("containers")):
@@ -239,6 +244,8 @@ def pod_requests(spec: Dict[str, Any]) -> Resources:
             add(requests, started)
             for name, amount in requests.items():
                 total[name] = max(total.get(name, Fraction(0)), amount)
+    whole = mapping(spec.get("resources"))
+    total = {**amounts(whole.get("limits")), **total, **amounts(whole.get("requests"))}
     add(total, amounts(spec.get("overhead")))
     return total
 
@@ -379,5 +386,21 @@ def read_running_pod(one: ApiObject) -> List[RunningPod]:
             text(spec.get("nodeName")),
             text(spec.get("schedulerName")),
             pod_requests(spec),
+            _obstacle(status),
         )
     ]
+
+
+def _obstacle(status: Dict[str, Any]) -> str:
+    """Why a pod of this status does not run: what the scheduler says, or for what a container waits."""
+    scheduled = _conditions(status).get("PodScheduled")
+    # A pod that is new or gated has no such reason.
+    if scheduled and (scheduled.status, scheduled.reason) == ("False", "Unschedulable"):
+        return f"not scheduled: {scheduled.message or 'no message'}"
+    for key in ("initContainerStatuses", "containerStatuses"):
+        for container in mappings_in(status.get(key)):
+            waiting = mapping(mapping(container.get("state")).get("waiting"))
+            reason = text(waiting.get("reason"))[:_MOST_WORDS]
+            if reason not in ("", *_STARTING):
+                return f"container {text(container.get('name'))} waits: {reason}"
+    return ""

@@ -33,7 +33,7 @@ _POWERS = range(6, -4, -1)
 def parse_quantity(value: Any) -> Optional[Fraction]:
     """The amount of a quantity, as text or as a JSON number; None for anything else."""
     if isinstance(value, str):
-        return _parse(value[:_MOST_CHARACTERS])
+        return _parse(value) if len(value) <= _MOST_CHARACTERS else None
     plain = number(value)
     return None if plain is None else _limited(Fraction(value))
 

@@ -9,16 +9,23 @@ from fractions import Fraction
 from typing import Dict, Iterator, List, Set, Tuple
 
 from ...knowledge.cluster import GPU
-from ...model import FAIL, WARN, Finding, Subject
-from ...node_names import fold_few
-from .figures import AuditSettings, QuotaFigures, FlavorTotals, amount_text, as_json, resource_text
+from ...model import FAIL, UNKNOWN, WARN, Finding, Subject
+from ...node_names import fold_few, fold_within
+from .capacity import RESERVED, belongs
+from .figures import (
+    AuditSettings,
+    QuotaFigures,
+    FlavorTotals,
+    amount_text,
+    as_json,
+    first_few,
+    resource_text,
+)
 from .objects import ClusterQueue, Workload
 from .state import QueueState, is_gpu
 
-#: A message names at most so many nodes, queues or workloads.
-_MOST_NAMES = 5
-#: Resources that pods of the system need on every node.
-_SHARED = ("cpu", "memory")
+#: A message names at most so many nodes or workloads, and queues in at most so many characters.
+_MOST_NAMES, _MOST_CHARACTERS = 5, 120
 #: Conditions of a Workload that hold Kueue's reason for the wait.
 _WAITS = ("QuotaReserved", "Admitted")
 
@@ -28,11 +35,13 @@ def quota_findings(
 ) -> List[Finding]:
     """All findings about quota and queues."""
     findings: List[Finding] = []
+    known = {GPU, *(name for node in state.nodes for name in node.capacity)}
     for totals in figures.totals:
-        # An unknown resource has no capacity; its own finding names it.
-        if totals.flavor in state.flavors and totals.total:
+        # A missing flavor and an unknown resource have a finding of their own.
+        if totals.flavor in state.flavors and totals.resource in known:
             findings += _capacity_findings(totals, figures)
-    findings += _unknown_resources(state)
+    findings += _gpus_without_quota(state)
+    findings += _unknown_resources(state, known)
     findings += _queue_findings(state)
     findings += _local_queue_findings(state, settings)
     return findings
@@ -51,9 +60,10 @@ def _capacity_findings(totals: FlavorTotals, figures: QuotaFigures) -> Iterator[
 
     quota = totals.nominal + totals.slack
     parts = f"{shown(totals.nominal)} of the teams and {shown(totals.slack)} of the slack queue"
-    if quota > totals.total:
+    installed = totals.total + totals.reserved
+    if quota > installed:
         message = (
-            f"{what}: quota {shown(quota)} ({parts}), expected at most {shown(totals.total)} "
+            f"{what}: quota {shown(quota)} ({parts}), expected at most {shown(installed)} "
             f"(capacity of {nodes})"
         )
         yield Finding("quota_over_capacity", FAIL, message, "fix_configuration", subject, evidence)
@@ -63,20 +73,26 @@ def _capacity_findings(totals: FlavorTotals, figures: QuotaFigures) -> Iterator[
             f"{nodes}); {shown(totals.total - quota)} belong to no quota"
         )
         yield Finding("quota_under_capacity", WARN, message, "fix_configuration", subject, evidence)
-    elif totals.resource in _SHARED and quota + totals.system > totals.total:
+    elif totals.resource in RESERVED and quota + totals.system > totals.total:
         message = (
             f"{what}: quota {shown(quota)} and {shown(totals.system)} requested by pods of the "
-            f"system, expected at most {shown(totals.total)} in total (capacity of {nodes})"
+            f"system, expected at most {shown(totals.total)} in total (allocatable on {nodes})"
         )
         yield Finding(
             "quota_without_system_share", WARN, message, "fix_configuration", subject, evidence
         )
-    if totals.schedulable < totals.nominal <= totals.total:
+    if totals.unschedulable and totals.schedulable < totals.nominal <= installed:
         message = (
             f"{what}: nominal quota of the teams {shown(totals.nominal)}, expected at most "
             f"{shown(totals.schedulable)} (schedulable; {_lost_nodes(totals, figures)})"
         )
         yield Finding("quota_over_schedulable", WARN, message, "watch", subject, evidence)
+    elif totals.unschedulable and is_gpu(totals.resource):
+        message = (
+            f"{what}: {shown(totals.unschedulable)} of {shown(totals.total)} are out of service, "
+            f"expected all in service ({_lost_nodes(totals, figures)})"
+        )
+        yield Finding("gpus_out_of_service", WARN, message, "watch", subject, evidence)
     left = max(totals.slack - totals.slack_lost, Fraction(0))
     lent = totals.slack + totals.adjustment
     if totals.slack_lost and lent > left:
@@ -95,10 +111,36 @@ def _lost_nodes(totals: FlavorTotals, figures: QuotaFigures) -> str:
     for loss in figures.capacities[totals.flavor].losses:
         if loss.resources.get(totals.resource):
             by_reason[loss.reason].append(loss.node)
-    return "; ".join(
+    nodes = [
         f"{reason}: {', '.join(fold_few(sorted(names), _MOST_NAMES))}"
         for reason, names in sorted(by_reason.items())
-    )
+    ]
+    return first_few(nodes, "; ")
+
+
+def _gpus_without_quota(state: QueueState) -> Iterator[Finding]:
+    """GPUs of nodes that belong to no flavor with quota for them."""
+    with_quota = {
+        (quota.resource, quota.flavor) for queue in state.cluster_queues for quota in queue.quotas
+    }
+    amounts: Dict[str, Fraction] = defaultdict(Fraction)
+    nodes: Dict[str, List[str]] = defaultdict(list)
+    for node in state.nodes:
+        flavors = [flavor.name for flavor in state.flavors.values() if belongs(node, flavor)]
+        for name, amount in node.capacity.items():
+            if is_gpu(name) and amount and not any((name, one) in with_quota for one in flavors):
+                amounts[name] += amount
+                nodes[name].append(node.name)
+    for resource, names in sorted(nodes.items()):
+        message = (
+            f"{amount_text(resource, amounts[resource])} {resource_text(resource)} on "
+            f"{', '.join(fold_few(names, _MOST_NAMES))} belong to no flavor with quota for "
+            f"{resource}, expected quota for all GPUs"
+        )
+        evidence = {"resource": resource, "nodes": names[:100]}
+        yield Finding(
+            "gpus_without_quota", WARN, message, "fix_configuration", Subject("queue"), evidence
+        )
 
 
 # ---- resources ----
@@ -113,9 +155,8 @@ def kueue_message(workload: Workload) -> str:
     return workload.warning
 
 
-def _unknown_resources(state: QueueState) -> Iterator[Finding]:
-    """Resources with quota that no node has, such as nvidia.com/GPU for nvidia.com/gpu."""
-    known = {name for node in state.nodes for name in node.capacity}
+def _unknown_resources(state: QueueState, known: Set[str]) -> Iterator[Finding]:
+    """Resources with quota that are not ``known``, such as nvidia.com/GPU for nvidia.com/gpu."""
     queues: Dict[str, List[str]] = defaultdict(list)
     for queue in state.cluster_queues:
         for quota in queue.quotas:
@@ -129,7 +170,7 @@ def _unknown_resources(state: QueueState) -> Iterator[Finding]:
         message = (
             f"quota for {resource}, which no node has, expected a resource of the nodes"
             f"{f' ({meant})' if meant else ''}; ClusterQueues: "
-            f"{', '.join(fold_few(sorted(set(names)), _MOST_NAMES))}"
+            f"{fold_within(set(names), _MOST_CHARACTERS)}"
         )
         if quotes:
             message += (
@@ -152,11 +193,9 @@ def _unknown_resources(state: QueueState) -> Iterator[Finding]:
 
 
 def _meant(resource: str, known: Set[str]) -> str:
-    """The resource of the nodes that differs in the case of letters only; "" for none. Without
-    nodes with GPUs, nvidia.com/gpu all the same.
-    """
+    """The known resource that differs in the case of letters only; "" for none."""
     folded = resource.lower()
-    return next((name for name in (*sorted(known), GPU) if name.lower() == folded), "")
+    return next((name for name in sorted(known) if name.lower() == folded), "")
 
 
 def _waiting_for(state: QueueState, resource: str, queues: Set[str]) -> List[Workload]:
@@ -182,7 +221,7 @@ def _queue_findings(state: QueueState) -> Iterator[Finding]:
         active = queue.conditions.get("Active")
         if missing:
             message = (
-                f"ResourceFlavor {', '.join(missing)} does not exist, expected a flavor for each "
+                f"ResourceFlavor {first_few(missing)} does not exist, expected a flavor for each "
                 "quota; Kueue admits nothing from this ClusterQueue"
             )
             yield Finding(
@@ -201,6 +240,16 @@ def _queue_findings(state: QueueState) -> Iterator[Finding]:
                 "fix_configuration",
                 subject,
                 {"reason": active.reason},
+            )
+        elif not active or active.status != "True":
+            found = "is Unknown" if active else "is missing"
+            yield Finding(
+                "queue_state_unknown",
+                UNKNOWN,
+                f"the condition Active of the ClusterQueue {found}, expected True or False; its use "
+                "and its workloads are unknown",
+                "watch",
+                subject,
             )
 
 
@@ -230,7 +279,7 @@ def _local_queue_findings(state: QueueState, settings: AuditSettings) -> Iterato
         if len(names) > 1 and queue in in_mlbatch and queue in known:
             message = (
                 f"{len(names)} LocalQueues use the ClusterQueue "
-                f"({', '.join(fold_few(names, _MOST_NAMES))}), expected one (MLBatch: one "
+                f"({fold_within(names, _MOST_CHARACTERS)}), expected one (MLBatch: one "
                 "namespace, one LocalQueue, one ClusterQueue)"
             )
             yield Finding(

@@ -30,12 +30,11 @@ from .objects import (
     read_workload,
 )
 from .served import bounded_list, served_api
+from .teams.access import TEAM_NAMESPACE
 
 #: Most objects of a list. Kubernetes supports 5,000 nodes and 150,000 pods.
 _MOST_FLAVORS, _MOST_QUEUES, _MOST_NODES = 1_000, 10_000, 20_000
 _MOST_WORKLOADS, _MOST_EVENTS, _MOST_PODS = 100_000, 100_000, 200_000
-#: The label of MLBatch's team namespaces, where one LocalQueue has one ClusterQueue.
-MLBATCH = "mlbatch-team-namespace"
 
 
 class QueueState(NamedTuple):
@@ -49,7 +48,7 @@ class QueueState(NamedTuple):
     gpu_pods: List[RunningPod]
     #: By node, what pods outside the namespaces of teams request.
     system: Dict[str, Resources]
-    #: Namespaces with the label of MLBatch's teams.
+    #: Namespaces with the label of MLBatch's teams, where one LocalQueue has one ClusterQueue.
     mlbatch: FrozenSet[str]
     #: Priority of pods without a priority class.
     usual_priority: int
@@ -80,15 +79,14 @@ def queue_state() -> Procedure[QueueState]:
     newest = {(one.namespace, one.name): one.message for one in sorted(warnings, key=_time)}
     nodes = yield from bounded_list("/api/v1/nodes", read_node, _MOST_NODES)
     teams = frozenset(queue.namespace for queue in local)
-    system: Dict[str, Resources] = {}
     pods = yield from bounded_list(
         "/api/v1/pods",
-        lambda one: _gpu_pod(one, teams, system),
+        lambda one: _relevant_pod(one, teams),
         _MOST_PODS,
         fieldSelector="status.phase!=Succeeded,status.phase!=Failed",
     )
     marked = yield from items(
-        "/api/v1/namespaces", {"labelSelector": f"{MLBATCH}=true"}, True, keep=_name
+        "/api/v1/namespaces", {"labelSelector": f"{TEAM_NAMESPACE}=true"}, True, keep=_name
     )
     usual = yield from items("/apis/scheduling.k8s.io/v1/priorityclasses", keep=_usual_priority)
     return QueueState(
@@ -97,8 +95,8 @@ def queue_state() -> Procedure[QueueState]:
         local,
         [one._replace(warning=newest.get((one.namespace, one.name), "")) for one in workloads],
         [node for node in nodes if not node.deleted],
-        pods,
-        system,
+        [pod for pod in pods if _requests_gpus(pod)],
+        _system_of(pods, teams),
         frozenset(marked),
         max(usual, default=0),
     )
@@ -112,17 +110,24 @@ def _unfinished(one: ApiObject) -> List[Workload]:
     return [workload for workload in read_workload(one) if not workload.has("Finished")]
 
 
-def _gpu_pod(
-    one: ApiObject, teams: FrozenSet[str], system: Dict[str, Resources]
-) -> List[RunningPod]:
-    """The pod if it requests GPUs. The requests of other pods than those of teams are added to
-    ``system``.
-    """
-    pods = read_running_pod(one)
+def _relevant_pod(one: ApiObject, teams: FrozenSet[str]) -> List[RunningPod]:
+    """The pod if it requests GPUs or is outside the namespaces of teams."""
+    return [
+        pod for pod in read_running_pod(one) if pod.namespace not in teams or _requests_gpus(pod)
+    ]
+
+
+def _requests_gpus(pod: RunningPod) -> bool:
+    return any(amount and is_gpu(name) for name, amount in pod.requests.items())
+
+
+def _system_of(pods: List[RunningPod], teams: FrozenSet[str]) -> Dict[str, Resources]:
+    """By node, what pods outside the namespaces of teams request."""
+    system: Dict[str, Resources] = {}
     for pod in pods:
         if pod.node and pod.namespace not in teams:
             add(system.setdefault(pod.node, {}), pod.requests)
-    return [pod for pod in pods if any(map(is_gpu, pod.requests))]
+    return system
 
 
 def _name(one: ApiObject) -> List[Any]:

@@ -10,7 +10,7 @@ from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional
 from ...knowledge.cluster import GPU
 from ...model import FAIL, WARN, Finding, Subject
 from .capacity import belongs, usable
-from .figures import AuditSettings, amount_text, plain_number, resource_text
+from .figures import AuditSettings, amount_text, first_few, plain_number, resource_text
 from .objects import ClusterNode, ClusterQueue, PodSet, Resources, RunningPod, Workload
 from .quota_findings import kueue_message, uncovered
 from .state import QueueState, is_gpu
@@ -131,13 +131,15 @@ def _uncovered_findings(workload: Workload, queue: ClusterQueue) -> Iterator[Fin
         if resource.lower() in misspelt:
             continue
         said = kueue_message(workload)
+        # Kueue can be configured to ignore resources; it gives another reason then.
+        is_other = said and f"resource {resource} unavailable" not in said
         message = (
             f"requests {amount_text(resource, amount)} {resource}, for which ClusterQueue "
             f"{queue.name} has no quota, expected a quota for each requested resource"
         )
         yield Finding(
             "resource_without_quota",
-            FAIL,
+            WARN if is_other else FAIL,
             f"{message}; Kueue says: {said}" if said else message,
             "fix_configuration",
             _subject(workload),
@@ -196,14 +198,14 @@ def _pod_set_findings(workload: Workload, pods: PodSet, places: _Places) -> Iter
     else:
         ratios = _ratios_off(pods, sizes)
         if ratios:
-            message = f"pods of {pods.name} request {', '.join(ratios)}"
+            message = f"pods of {pods.name} request {first_few(ratios)}"
             yield Finding(
                 "workload_ratio_off", WARN, message, "fix_configuration", subject, evidence
             )
     devices = [name for name, amount in pods.requests.items() if amount and _is_rdma(name)]
     if devices and sum(one.size for one in workload.pod_sets) < 2:
         message = (
-            f"a single pod requests {', '.join(sorted(devices))}, expected several pods (RDMA "
+            f"a single pod requests {first_few(sorted(devices))}, expected several pods (RDMA "
             "devices connect nodes)"
         )
         yield Finding("workload_rdma_alone", WARN, message, "fix_configuration", subject, evidence)
@@ -228,17 +230,19 @@ def _too_large(pods: PodSet, sizes: List[_Size]) -> str:
     }
     over = [name for name, amount in sorted(pods.requests.items()) if amount > largest[name]]
     if over:
-        wanted = ", ".join(
+        wanted = [
             f"{amount_text(name, pods.requests[name])} {resource_text(name)} (the largest node "
             f"has {amount_text(name, largest[name])})"
             for name in over
-        )
-        return f"a pod of {pods.name} requests {wanted}, expected at most the size of a node"
-    wanted = ", ".join(
+        ]
+        return f"a pod of {pods.name} requests {first_few(wanted)}, expected at most the size of a node"
+    wanted = [
         f"{amount_text(name, amount)} {resource_text(name)}"
         for name, amount in sorted(pods.requests.items())
+    ]
+    return (
+        f"a pod of {pods.name} requests {first_few(wanted)}, expected a node that has all of these"
     )
-    return f"a pod of {pods.name} requests {wanted}, expected a node that has all of these"
 
 
 def _ratios_off(pods: PodSet, sizes: List[_Size]) -> List[str]:
@@ -268,22 +272,28 @@ def _ratios_off(pods: PodSet, sizes: List[_Size]) -> List[str]:
 def _pod_findings(state: QueueState, settings: AuditSettings) -> Iterator[Finding]:
     teams = state.teams()
     in_teams = [pod for pod in state.gpu_pods if pod.namespace in teams]
-    second = settings.scheduler or next(
+    second = next(
         (pod.scheduler for pod in in_teams if pod.scheduler not in ("", _DEFAULT_SCHEDULER)), ""
     )
+    expected = settings.scheduler or (second and f"{second} as other GPU pods of the teams")
     for pod in sorted(state.gpu_pods, key=lambda one: (one.namespace, one.name)):
         evidence = {"node": pod.node, "scheduler": pod.scheduler, "gpus": _gpus_of(pod)}
         subject = Subject("pod", name=f"{pod.namespace}/{pod.name}")
-        if pod.namespace not in teams and pod.node:
+        if pod.namespace not in teams:
+            if pod.node:
+                message = (
+                    f"holds {_gpus_of(pod)} GPUs on {pod.node} in a namespace without a LocalQueue, "
+                    "expected GPUs in use by workloads of the queue only"
+                )
+                yield Finding("system_pod_holds_gpus", WARN, message, "watch", subject, evidence)
+            continue
+        # Kueue writes the condition PodsReady with waitForPodsReady only, which MLBatch turns off.
+        if pod.obstacle:
+            message = f"requests {_gpus_of(pod)} GPUs, {pod.obstacle}; expected a running pod"
+            yield Finding("gpu_pod_not_running", WARN, message, "watch", subject, evidence)
+        if expected and pod.scheduler in ("", _DEFAULT_SCHEDULER):
             message = (
-                f"holds {_gpus_of(pod)} GPUs on {pod.node} in a namespace without a LocalQueue, "
-                "expected GPUs in use by workloads of the queue only"
-            )
-            yield Finding("system_pod_holds_gpus", WARN, message, "watch", subject, evidence)
-        elif pod.namespace in teams and second and pod.scheduler in ("", _DEFAULT_SCHEDULER):
-            message = (
-                f"requests {_gpus_of(pod)} GPUs from {_DEFAULT_SCHEDULER}, expected {second} (the "
-                "scheduler of the other GPU pods, which packs nodes)"
+                f"requests {_gpus_of(pod)} GPUs from {_DEFAULT_SCHEDULER}, expected {expected}"
             )
             yield Finding(
                 "gpu_pod_on_default_scheduler",

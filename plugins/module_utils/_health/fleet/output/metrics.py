@@ -192,7 +192,7 @@ _OF_QUOTA: Tuple[Tuple[str, str, Metric], ...] = tuple(
             "flavor_capacity",
             "quantity",
             "autopilot_flavor_capacity",
-            "Capacity of the nodes of a flavor.",
+            "Capacity of the nodes of a flavor for pods.",
             _FLAVOR,
         ),
         (

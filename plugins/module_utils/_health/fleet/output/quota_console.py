@@ -59,7 +59,7 @@ def lines_of(audit: Mapping[str, Any], result: CheckResult, width: int = WIDTH) 
 
 
 def _queue_table(queues: Sequence[Dict[str, Any]], quotas: Sequence[Dict[str, Any]]) -> List[str]:
-    """The GPU quota of each queue; the resource that most queues have where no queue has GPUs."""
+    """The GPU quota of each queue; dashes for a queue without GPU quota."""
     if not queues:
         return []
     heads = ["cluster queue", "flavor", *(title for title, _key in _OF_QUEUE)]

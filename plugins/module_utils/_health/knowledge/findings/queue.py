@@ -24,6 +24,16 @@ FINDINGS: Dict[str, FindingText] = {
         "GPUs of a flavor are in no quota, so that no workload can use them.",
         "Raise `nominalQuota` of the slack ClusterQueue to the rest of the capacity.",
     ),
+    "gpus_without_quota": FindingText(
+        "Nodes have GPUs that belong to no flavor with quota for them, so that no workload of the "
+        "queue can use them.",
+        "Give the nodes the labels of a flavor, or add their flavor to a ClusterQueue.",
+    ),
+    "gpus_out_of_service": FindingText(
+        "GPUs of a flavor cannot be used by new pods: their nodes are cordoned, not ready, marked or "
+        "tainted, or the kubelet reports the GPUs as unhealthy.",
+        "Return the nodes in the message to service, or remove what keeps pods away from them.",
+    ),
     "quota_without_system_share": FindingText(
         "The quota leaves too little for pods of the system, which run on the same nodes.",
         "Lower `nominalQuota` by what the pods of the system request.",
@@ -46,7 +56,7 @@ FINDINGS: Dict[str, FindingText] = {
     ),
     "resource_without_quota": FindingText(
         "A workload requests a resource for which its ClusterQueue has no quota. Kueue never "
-        "admits the workload.",
+        "admits the workload, unless its configuration ignores the resource.",
         "Add the resource to the ClusterQueue, if need be with quota 0, or remove the request.",
     ),
     "queue_flavor_missing": FindingText(
@@ -55,6 +65,10 @@ FINDINGS: Dict[str, FindingText] = {
     ),
     "queue_inactive": FindingText(
         "Kueue admits nothing from the ClusterQueue.", "Resolve the reason in the message."
+    ),
+    "queue_state_unknown": FindingText(
+        "Kueue did not write whether a ClusterQueue is active, so that its figures are missing or old.",
+        "Check that the controller of Kueue is running, and read its log.",
     ),
     "local_queue_without_queue": FindingText(
         "A LocalQueue refers to a ClusterQueue that does not exist.",
@@ -99,6 +113,11 @@ FINDINGS: Dict[str, FindingText] = {
     "workload_rdma_alone": FindingText(
         "A workload of a single pod requests RDMA devices, which connect pods of several nodes.",
         "Remove the request, so that the devices stay free for workloads of several pods.",
+    ),
+    "gpu_pod_not_running": FindingText(
+        "A GPU pod of a team does not run: no node fits, or a container cannot start. Its job holds "
+        "quota meanwhile.",
+        "Resolve the reason in the message; `kubectl describe pod` has the events of the pod.",
     ),
     "gpu_pod_on_default_scheduler": FindingText(
         "A GPU pod is placed by the default scheduler, which spreads pods over nodes and knows no "

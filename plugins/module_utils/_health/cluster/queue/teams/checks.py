@@ -178,7 +178,7 @@ def _errors_of_capacity(teams: Sequence[Team], state: ClusterState) -> Iterator[
         yield (
             f"flavor {demand.flavor}: the quotas of {demand.resource} sum to "
             f"{format_quantity(demand.total)}, expected at most {format_quantity(total)}, the "
-            f"capacity of its {demand.nodes} nodes{similar}; ClusterQueues: {_some(queues)}"
+            f"capacity of its {demand.nodes} nodes{similar}; ClusterQueues: {some(queues)}"
         )
 
 
@@ -188,7 +188,8 @@ def _near(resource: str, known: Resources) -> List[str]:
     return same or nearest(resource, known)
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
+    """The first names as one text, and how many there are more."""
     rest = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {rest} more" if rest > 0 else "")
 
@@ -256,7 +257,7 @@ def _errors_of_coverage(teams: Sequence[Team], state: ClusterState) -> Iterator[
     for resource, nodes in sorted(having.items()):
         yield (
             f"{resource}: no ClusterQueue covers this resource of {len(nodes)} nodes "
-            f"({_some(nodes)}), so that workloads that request it would stay pending; expected quota "
+            f"({some(nodes)}), so that workloads that request it would stay pending; expected quota "
             "in the list of teams, 0 for none"
         )
 
@@ -271,11 +272,14 @@ def _warnings_of_teams(teams: Sequence[Team], state: ClusterState) -> Iterator[s
         missing = sorted(everywhere - own)
         if missing:
             yield (
-                f"team {team.name}: no quota of {_some(missing)}, which other ClusterQueues have: "
+                f"team {team.name}: no quota of {some(missing)}, which other ClusterQueues have: "
                 "workloads that request that stay pending; expected quota, 0 for what is borrowed "
                 "only"
             )
         for key in state.objects:
             if key.kind == "LocalQueue" and key.namespace == team.namespace:
                 if key.name != LOCAL_QUEUE:
-                    yield f"team {team.name}: {key} is a second LocalQueue, expected {LOCAL_QUEUE}"
+                    yield (
+                        f"team {team.name}: {key} is a second LocalQueue, expected {LOCAL_QUEUE} "
+                        "only; delete the second one"
+                    )

@@ -12,7 +12,7 @@ from ....lenient import mapping
 from ...client import ApiObject, metadata_of
 from ..quantity import parse_quantity
 from .access import EDIT_ROLE, POLICY, TEAM_LABEL, TEAM_NAMESPACE, edit_role, queue_name_policy
-from .checks import keys_of, labels_in, queue_of, refusals, warnings
+from .checks import keys_of, labels_in, queue_of, refusals, some, warnings
 from .listing import LOCAL_QUEUE, Team
 from .objects import objects_of
 from .survey import ClusterState, NamespaceContent, ObjectKey
@@ -38,7 +38,6 @@ _COMMON = re.compile(
 _QUANTITIES = ("nominalQuota", "borrowingLimit", "lendingLimit", "weight")
 #: Fields that are compared as a whole: what is not in the plan must not be there either.
 _WHOLE = ("resourceGroups", "rules", "subjects", "resourceRules", "validations", "variables")
-_MOST_NAMES = 12
 
 
 class PlanOptions(NamedTuple):
@@ -142,11 +141,12 @@ def _access(
                 "require_queue_name: the API server serves no ValidatingAdmissionPolicy v1, expected "
                 "Kubernetes 1.30 or newer; set it to false"
             )
-        if _is_foreign(state.find("ValidatingAdmissionPolicy", POLICY)):
-            refused.append(
-                f"require_queue_name: ValidatingAdmissionPolicy {POLICY} exists and was not made by "
-                "this role; delete it, or set require_queue_name to false"
-            )
+        for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
+            if _is_foreign(state.find(kind, POLICY)):
+                refused.append(
+                    f"require_queue_name: {kind} {POLICY} exists and was not made by this role; "
+                    "delete it, or set require_queue_name to false"
+                )
         wanted += queue_name_policy()
     return wanted
 
@@ -191,7 +191,10 @@ def _errors_of_removal(team: Team, state: ClusterState, options: PlanOptions) ->
     namespace = state.find("Namespace", team.namespace)
     owner = labels_in(namespace).get(TEAM_LABEL)
     if owner is not None and owner != team.name:
-        yield f"team {team.name}: namespace {team.namespace} belongs to team {owner}"
+        yield (
+            f"team {team.name}: namespace {team.namespace} belongs to team {owner}, expected the "
+            "team's own; correct namespace of the team"
+        )
     if not _is_team(team, state):
         return
     for kinds, allowed, option, applies in (
@@ -205,8 +208,8 @@ def _errors_of_removal(team: Team, state: ClusterState, options: PlanOptions) ->
                 f"team {team.name}: namespace {team.namespace} still has {_names(found)}; delete "
                 f"that, or set {option} to true (teams_{option} of the role teams) to remove it too"
             )
+    own = ObjectKey("LocalQueue", team.namespace, LOCAL_QUEUE)
     for key, one in state.objects.items():
-        own = ObjectKey("LocalQueue", team.namespace, LOCAL_QUEUE)
         if key.kind == "LocalQueue" and key != own and queue_of(one) == team.cluster_queue:
             yield (
                 f"team {team.name}: {key} still uses ClusterQueue {team.cluster_queue}; delete this "
@@ -224,9 +227,7 @@ def _belongs(one: Optional[ApiObject], team: Team) -> bool:
 
 
 def _names(found: Sequence[NamespaceContent]) -> str:
-    rest = len(found) - _MOST_NAMES
-    named = ", ".join(f"{one.kind} {one.name}" for one in found[:_MOST_NAMES])
-    return named + (f" and {rest} more" if rest > 0 else "")
+    return some([f"{one.kind} {one.name}" for one in found])
 
 
 def _removal(team: Team, state: ClusterState, options: PlanOptions) -> Iterator[ApiObject]:
@@ -286,7 +287,10 @@ def _kept(team: Team, state: ClusterState, options: PlanOptions) -> Iterator[str
         found = state.objects.get(key)
         if found is None:
             continue
-        if not _belongs(found, team) or (key.kind == "Namespace" and _is_foreign(found)):
+        owner = labels_in(found).get(TEAM_LABEL)
+        if owner not in (None, team.name):
+            yield f"team {team.name}: {key} stays, since it belongs to team {owner}"
+        elif owner is None or (key.kind == "Namespace" and _is_foreign(found)):
             yield f"team {team.name}: {key} stays, since it was not made by this role"
         elif key.kind == "Namespace":
             others = _others(team, state, options)
@@ -298,9 +302,10 @@ def _kept_access(teams: Sequence[Team], state: ClusterState, options: PlanOption
     role = state.find("ClusterRole", EDIT_ROLE)
     others = _other_bindings(teams, state)
     if options.absent and others and role is not None and not _is_foreign(role):
-        rest = len(others) - _MOST_NAMES
-        named = ", ".join(others[:_MOST_NAMES]) + (f" and {rest} more" if rest > 0 else "")
-        yield f"ClusterRole {EDIT_ROLE} stays, since RoleBindings in other namespaces use it: {named}"
+        yield (
+            f"ClusterRole {EDIT_ROLE} stays, since RoleBindings in other namespaces use it: "
+            f"{some(others)}"
+        )
 
 
 def _stages(removed: Sequence[ApiObject]) -> List[RemovalStage]:
