@@ -185,20 +185,18 @@ kept:
   returned: always
 """
 
-import hashlib
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 
-from ansible_collections.autopilot.gpu.plugins.module_utils import _deployments
+from ansible_collections.autopilot.gpu.plugins.module_utils import _component
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import (
     ApiError,
-    ApiObject,
+    Procedure,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queue.install import (
     apply,
     components,
-    kinds,
     openshift,
     remove,
     sources,
@@ -213,48 +211,11 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._queue_install impor
     OBJECT_OPTIONS,
     RELEASE_OPTIONS,
     directory_of,
-    readable,
     render,
     settings_of,
 )
 
 _USERS = "users"
-#: Seconds that a removal waits at least.
-_LEAST_REMOVAL = 60
-#: Seconds for the requests of one component, beside its waits.
-_REQUESTS = 300
-#: A diff shows a new object of at most so many characters.
-_MOST_SHOWN = 20_000
-
-
-def shown(one: ApiObject | None) -> str:
-    """An object in a diff; a long one by its size and content hash."""
-    if one is None:
-        return ""
-    if one["kind"] == "Secret":
-        return "hidden, as it may hold keys\n"
-    text = readable(apply.comparable(one))
-    if len(text) <= _MOST_SHOWN:
-        return text
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return f"{len(text)} characters, SHA-256 {digest}\n"
-
-
-def diff_of(changes: list[apply.Change], removed: list[str]) -> list[dict[str, str]]:
-    """What changes, for Ansible's diff."""
-    found = []
-    for change in changes:
-        if change.action in (apply.CREATED, apply.CHANGED):
-            found.append(
-                {
-                    "before_header": change.what,
-                    "after_header": change.what,
-                    "before": shown(change.before),
-                    "after": shown(change.after),
-                }
-            )
-    found += [{"before_header": what, "before": f"{what}\n", "after": ""} for what in removed]
-    return found
 
 
 def install(module: AnsibleModule, cluster: Cluster) -> dict[str, t.Any]:
@@ -264,69 +225,20 @@ def install(module: AnsibleModule, cluster: Cluster) -> dict[str, t.Any]:
     settings = settings_of(params)
     cluster.run(openshift.check_openshift_ai(component))
     objects = render(component, settings, directory_of(params), params["kubectl"])
-    changes = cluster.run(
-        apply.apply_objects(objects, module.check_mode, params["timeout"]),
-        params["timeout"] + _REQUESTS,
-    )
-    obsolete = cluster.run(apply.obsolete_objects(component, objects), _REQUESTS)
-    if not module.check_mode:
-        for one in obsolete:
-            cluster.run(apply.delete(one))
-    removed = [kinds.reference(one) for one in obsolete]
-    names = {
-        action: [change.what for change in changes if change.action == action]
-        for action in (apply.CREATED, apply.CHANGED, apply.KEPT)
-    }
-    result = {
-        "changed": bool(names[apply.CREATED] or names[apply.CHANGED] or removed),
-        "created": names[apply.CREATED],
-        "updated": names[apply.CHANGED],
-        "removed": removed,
-        "kept": names[apply.KEPT],
-    }
-    if module._diff:
-        result["diff"] = diff_of(changes, removed)
-    if params["timeout"] and not module.check_mode:
-        wait(module, cluster, objects, result)
-    return result
-
-
-def wait(
-    module: AnsibleModule, cluster: Cluster, objects: list[ApiObject], result: dict[str, t.Any]
-) -> None:
-    """Wait until the component answers; fails the module after its timeout."""
-    timeout = module.params["timeout"]
-    reasons = cluster.run(_deployments.follow(objects, timeout), timeout + 60)
-    if reasons:
-        lines = "\n".join(f"  {what}: {why}" for what, why in sorted(reasons.items()))
-        module.fail_json(
-            msg=f"{module.params['component']} is applied, but does not answer after {timeout} s:\n"
-            f"{lines}\nCorrect the cause and run the playbook again: components after this one are "
-            "not installed yet.",
-            **result,
-        )
+    return _component.install(module, cluster, component, objects)
 
 
 def uninstall(module: AnsibleModule, cluster: Cluster) -> dict[str, t.Any]:
     """Remove the component; the module's result."""
     component = module.params["component"]
-    # A removal without a wait would go on while a manager still works.
-    timeout = module.params["timeout"] or _LEAST_REMOVAL
-    if component == _USERS:
-        procedure = remove.remove_users_objects(
-            module.params["remove_workloads"], module.check_mode, timeout
-        )
-    else:
-        procedure = remove.remove_component(component, module.check_mode, timeout)
-    found = cluster.run(procedure, timeout * 10 + _REQUESTS)
-    result: dict[str, t.Any] = {
-        "changed": bool(found.removed),
-        "removed": found.removed,
-        "kept": found.kept,
-    }
-    if module._diff:
-        result["diff"] = diff_of([], found.removed)
-    return result
+
+    def procedure(timeout: float) -> Procedure[remove.Removed]:
+        if component == _USERS:
+            is_wanted = module.params["remove_workloads"]
+            return remove.remove_users_objects(is_wanted, module.check_mode, timeout)
+        return remove.remove_component(component, module.check_mode, timeout)
+
+    return _component.uninstall(module, cluster, procedure)
 
 
 def main() -> None:

@@ -34,7 +34,8 @@ options:
     description: The playbook whose variables are validated.
     type: str
     required: true
-    choices: [preflight, inflight, postflight, capture, compare, replay, calibrate, status, forget, quota, agent, queue]
+    choices: [preflight, inflight, postflight, capture, compare, replay, calibrate, status, forget, quota,
+      nfs_provisioner, agent, queue]
 extends_documentation_fragment:
   - autopilot.gpu._attributes.controller
 attributes:

@@ -116,6 +116,21 @@ PLAYBOOKS: dict[str, Spec] = {
         kubeconfig=_PATH,
         context=_TEXT,
     ),
+    "nfs_provisioner": {
+        "state": {"type": "str", "choices": ["absent", "present"]},
+        **_prefixed(
+            "nfs_provisioner",
+            server=_TEXT,
+            path=_TEXT,
+            storage_class=_TEXT,
+            name=_TEXT,
+            namespace=_TEXT,
+            rollout_timeout=_COUNT,
+            kubeconfig=_PATH,
+            context=_TEXT,
+        ),
+        **_prefixed("queue", registry=_TEXT, image_digests=_DICT),
+    },
     "agent": {"state": _TEXT, **_prefixed("agent", hosts=_ANY)},
     "queue": {"state": _TEXT, **_prefixed("queue", hosts=_ANY)},
 }

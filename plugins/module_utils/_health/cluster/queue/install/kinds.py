@@ -10,6 +10,7 @@ from ...client import ApiObject, path_of
 
 CRD = "CustomResourceDefinition"
 CRDS_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+STORAGE_CLASSES_PATH = "/apis/storage.k8s.io/v1/storageclasses"
 
 
 class Kind(NamedTuple):
@@ -50,6 +51,7 @@ _KINDS = (
     Kind("", "v1", "Secret", "secrets", True),
     Kind("", "v1", "Service", "services", True),
     Kind("apps", "v1", "Deployment", "deployments", True),
+    Kind("storage.k8s.io", "v1", "StorageClass", "storageclasses", False),
     Kind("apiregistration.k8s.io", "v1", "APIService", "apiservices", False),
     Kind(
         "admissionregistration.k8s.io",
@@ -83,6 +85,7 @@ REMOVAL: Tuple[Kind, ...] = tuple(
         ("apiregistration.k8s.io", "APIService"),
         ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"),
         ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"),
+        ("storage.k8s.io", "StorageClass"),
         ("apps", "Deployment"),
         ("", "Service"),
         ("", "ConfigMap"),
