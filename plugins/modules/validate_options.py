@@ -35,7 +35,7 @@ options:
     type: str
     required: true
     choices: [preflight, inflight, postflight, capture, compare, replay, calibrate, status, forget, quota,
-      nfs_provisioner, agent, queue]
+      nfs_provisioner, scrape_targets, agent, queue]
 extends_documentation_fragment:
   - autopilot.gpu._attributes.controller
 attributes:

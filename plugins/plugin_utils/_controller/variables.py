@@ -131,6 +131,15 @@ PLAYBOOKS: dict[str, Spec] = {
         ),
         **_prefixed("queue", registry=_TEXT, image_digests=_DICT),
     },
+    "scrape_targets": _prefixed(
+        "scrape_targets",
+        monitors=_LIST,
+        prometheus=_TEXT,
+        url=_TEXT,
+        timeout=_COUNT,
+        kubeconfig=_PATH,
+        context=_TEXT,
+    ),
     "agent": {"state": _TEXT, **_prefixed("agent", hosts=_ANY)},
     "queue": {"state": _TEXT, **_prefixed("queue", hosts=_ANY)},
 }
