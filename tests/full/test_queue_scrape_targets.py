@@ -108,16 +108,38 @@ def asked(lab, **options):
     return call(sys.executable, "scrape_targets", kubeconfig=str(lab.kubeconfig), **options)
 
 
-def test_each_expected_monitor_is_up_down_or_missing_with_its_reason(cluster, tmp_path):
-    closed, own = free_port(), free_port()
-    gateway = SimpleNamespace(port=own)
-    jobs = [
-        job("gpus/nvidia-dcgm-exporter", own),
-        job("gpus/gpu-operator", own, closed),
-        # Of another ServiceMonitor, whose name only begins alike.
-        job("gpus/no-label-of-another", own),
-    ]
-    cluster.apply(
+WHO = "Prometheus watching/k8s"
+#: By the expected ServiceMonitor: its state, targets that are up, all its targets, and the reason.
+EXPECTED = {
+    "nvidia-dcgm-exporter": ("up", 1, 1, ""),
+    "gpus/gpu-operator": ("down", 1, 2, "1 of 2 targets are up: http://127.0.0.1:"),
+    **{
+        name: ("missing", 0, 0, reason)
+        for name, reason in (
+            (
+                "no-label",
+                f"label release is 'other', expected 'kps' (serviceMonitorSelector of {WHO})",
+            ),
+            ("unlabelled", "label release is missing, expected 'kps'"),
+            (
+                "elsewhere",
+                "namespace others is not selected: label watched is missing, expected In yes",
+            ),
+            ("no-service", "no Service in namespace gpus has the labels app=none"),
+            ("no-service-there", "no Service in namespace others has the labels"),
+            ("no-port", "Service gpus/exporter has no port web; it has metrics"),
+            ("no-endpoint", "Service gpus/idle has no endpoint"),
+            ("rejected", "see the log of the Prometheus operator"),
+            ("anywhere", "see the log of the Prometheus operator"),
+            ("absent", "there is no such ServiceMonitor in any namespace"),
+        )
+    },
+}
+
+
+def make_monitors(lab):
+    """ServiceMonitors for each of these."""
+    lab.apply(
         service("exporter", EXPORTER),
         endpoints("exporter", "10.1.2.3", 9400),
         service("idle", {"app": "idle"}),
@@ -129,51 +151,33 @@ def test_each_expected_monitor_is_up_down_or_missing_with_its_reason(cluster, tm
         monitor("no-service-there", namespaceSelector={"matchNames": ["others"]}),
         monitor("no-port", port="web"),
         monitor("no-endpoint", selector={"app": "idle"}),
-        monitor("anywhere", namespace="gpus", namespaceSelector={"any": True}),
+        monitor("anywhere", namespaceSelector={"any": True}),
     )
-    who = "Prometheus watching/k8s"
-    expected = {
-        "nvidia-dcgm-exporter": ("up", 1, 1, ""),
-        "gpus/gpu-operator": (
-            "down",
-            1,
-            2,
-            f"1 of 2 targets are up: http://127.0.0.1:{closed}/metrics: ",
-        ),
-        "no-label": (
-            "missing",
-            0,
-            0,
-            f"label release is 'other', expected 'kps' (serviceMonitorSelector of {who})",
-        ),
-        "unlabelled": ("missing", 0, 0, "label release is missing, expected 'kps'"),
-        "elsewhere": (
-            "missing",
-            0,
-            0,
-            "namespace others is not selected: label watched is missing, expected In yes",
-        ),
-        "no-service": ("missing", 0, 0, "no Service in namespace gpus has the labels app=none"),
-        "no-service-there": ("missing", 0, 0, "no Service in namespace others has the labels"),
-        "no-port": ("missing", 0, 0, "Service gpus/exporter has no port web; it has metrics"),
-        "no-endpoint": ("missing", 0, 0, "Service gpus/idle has no endpoint"),
-        "rejected": ("missing", 0, 0, "see the log of the Prometheus operator"),
-        "anywhere": ("missing", 0, 0, "see the log of the Prometheus operator"),
-        "absent": ("missing", 0, 0, "there is no such ServiceMonitor in any namespace"),
-    }
-    with Prometheus(tmp_path, gateway, port=own, scrapes=jobs) as running:
+
+
+def test_each_expected_monitor_is_up_down_or_missing_with_its_reason(cluster, tmp_path):
+    make_monitors(cluster)
+    closed, own = free_port(), free_port()
+    jobs = [
+        job("gpus/nvidia-dcgm-exporter", own),
+        job("gpus/gpu-operator", own, closed),
+        # Of another ServiceMonitor, whose name only begins alike.
+        job("gpus/no-label-of-another", own),
+    ]
+    with Prometheus(tmp_path, SimpleNamespace(port=own), port=own, scrapes=jobs) as running:
         wait_for_scrapes(running, 5)
-        answer = asked(cluster, monitors=list(expected), url=running.url, timeout=1)
+        answer = asked(cluster, monitors=list(EXPECTED), url=running.url, timeout=1)
         looked = asked(
             cluster, monitors=["absent"], url=running.url, timeout=9, _ansible_check_mode=True
         )
-    rows = dict(zip(expected, answer["targets"]))
-    for name, (state, up, total, reason) in expected.items():
+    rows = dict(zip(EXPECTED, answer["targets"]))
+    for name, (state, up, total, reason) in EXPECTED.items():
         row = rows[name]
         assert (row["state"], row["up"], row["total"]) == (state, up, total), row
         assert reason in row["reason"] and bool(reason) == bool(row["reason"]), row
+    assert f":{closed}/metrics: " in rows["gpus/gpu-operator"]["reason"]
     assert "connect: connection refused" in rows["gpus/gpu-operator"]["reason"]
-    assert answer["failed"] and f"11 of 12 ServiceMonitors are not up in {who}" in answer["msg"]
+    assert answer["failed"] and f"11 of 12 ServiceMonitors are not up in {WHO}" in answer["msg"]
     assert "ServiceMonitor gpus/no-label: missing: label release" in answer["msg"]
     assert not looked.get("failed") and looked["targets"][0]["state"] == "missing"
 

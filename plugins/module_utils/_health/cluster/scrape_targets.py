@@ -23,7 +23,7 @@ TARGETS, TARGETS_QUERY = "api/v1/targets", {"state": "active"}
 _MOST_WORDS, _MOST_NAMED = 300, 3
 
 
-class Target(NamedTuple):
+class ScrapeTarget(NamedTuple):
     """A target as Prometheus has it. ``pool`` is the name of its scrape job."""
 
     pool: str
@@ -97,13 +97,13 @@ def read_monitors() -> Procedure[List[ApiObject]]:
     return found
 
 
-def targets_of(answer: Any) -> List[Target]:
+def targets_of(answer: Any) -> List[ScrapeTarget]:
     """The targets in an answer of Prometheus. Raises ValueError if it is none."""
     data = mapping(answer).get("data")
     if mapping(answer).get("status") != "success" or "activeTargets" not in mapping(data):
         raise ValueError("the answer has no targets; expected the API of Prometheus")
     return [
-        Target(
+        ScrapeTarget(
             text(one.get("scrapePool")),
             text(one.get("health")),
             plain(text(one.get("scrapeUrl")), _MOST_WORDS),
@@ -114,7 +114,7 @@ def targets_of(answer: Any) -> List[Target]:
 
 
 def monitor_states(
-    expected: Sequence[str], monitors: Sequence[ApiObject], targets: Sequence[Target]
+    expected: Sequence[str], monitors: Sequence[ApiObject], targets: Sequence[ScrapeTarget]
 ) -> List[MonitorState]:
     """The state of each expected ServiceMonitor, a name or ``namespace/name``. Those that are missing
     have no reason yet, unless there is no such ServiceMonitor: see `why_missing`.
@@ -136,7 +136,7 @@ def full_name(one: ApiObject) -> str:
     return f"{metadata.get('namespace') or ''}/{metadata['name']}"
 
 
-def _state(monitor: ApiObject, targets: Sequence[Target]) -> MonitorState:
+def _state(monitor: ApiObject, targets: Sequence[ScrapeTarget]) -> MonitorState:
     metadata = metadata_of(monitor)
     # How the operator names the scrape job of each endpoint.
     pool = re.compile(rf"serviceMonitor/{re.escape(full_name(monitor))}/[0-9]+")
