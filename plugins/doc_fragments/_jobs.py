@@ -73,16 +73,16 @@ options:
     suboptions:
       kubernetes:
         description:
-          - Sets C(spec.suspend) of an object, for V(suspend) and for V(stop). Kueue may undo the
-            suspension of jobs that it admits; suspend the object that Kueue does not own.
+          - Sets C(spec.suspend) of an object, for V(suspend) and for V(stop). Where Kueue queues the
+            job, sets C(spec.active) of its Workload to false instead, since Kueue resumes a job that
+            others suspend. A job that is part of another one is refused; name that one.
           - Afterwards waits until the job has no pod that may hold a GPU, by the selector of a Job,
             or the label C(jobset.sigs.k8s.io/jobset-name) or
             C(workload.codeflare.dev/appwrapper). The proof also needs the C(Suspended) condition
             or phase that the controller of the job sets.
-          - No test runs the controllers of JobSet, AppWrapper or Kueue, only the requests for
-            these kinds.
+          - No test runs the controller of JobSet, only the requests for this kind.
           - Needs the rights to C(get) and C(patch) the object, and to C(list) pods in its
-            namespace.
+            namespace; in a cluster with Kueue also to C(list) and C(patch) workloads there.
         type: dict
         suboptions:
           kind:

@@ -20,6 +20,7 @@ from _health.knowledge.marks import (
     UNFIT,
     UNFIT_EFFECT,
     UNKNOWN,
+    WORKLOADS,
 )
 from _health.cluster.mark_states import (
     Checked,
@@ -133,6 +134,13 @@ def page(table: Callable[[Sequence[str], Iterable[Sequence[str]]], str]) -> str:
                     else "none",
                 )
                 for mark, row in MARKS.items()
+            ],
+        ),
+        workloads=table(
+            ("workload", *next(iter(WORKLOADS.values()))),
+            [
+                (kind, *(f"{effect.running}; {effect.new}" for effect in by_state.values()))
+                for kind, by_state in WORKLOADS.items()
             ],
         ),
         steps=table(("", *(_named(mark) for mark in MARKS)), rows),

@@ -8,13 +8,11 @@ takes.
 from __future__ import annotations
 
 import itertools
-import json
 import os
-import sys
-import time
 
 import pytest
 
+from controller import suspend_by_verdict
 from lab import wait_until
 
 _numbers = itertools.count()
@@ -94,46 +92,12 @@ def allow(lab, namespace, user, verbs, pods=True):
 
 @pytest.fixture
 def job_action(controller, namespace, tmp_path):
-    """``job_action(kubeconfig, kind, name, ...)``: what the module returns for a node with a lost
-    GPU.
-    """
-    finding = {
-        "code": "gpu_lost",
-        "status": "fail",
-        "action": "reboot_node",
-        "subject": {"kind": "gpu", "index": 3},
-        "message": "fell off the bus",
-        "evidence": {},
-        "check": "gpu_count",
-    }
-    finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    (tmp_path / "run.json").write_text(
-        json.dumps(
-            {
-                "run_id": "r",
-                "finished": finished,
-                "findings": [],
-                "nodes": [{"name": "gpu07", "findings": [finding]}],
-            }
-        ),
-        encoding="utf-8",
-    )
-    inventory = tmp_path / "here.json"
-    host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-    inventory.write_text(json.dumps({"all": {"hosts": {"here": host}}}), encoding="utf-8")
+    """``job_action(kubeconfig, kind, name, ...)`` in the namespace."""
 
-    def run(kubeconfig, kind, name, *arguments, dry_run=False, timeout=60):
-        options = {
-            "report": str(tmp_path / "run.json"),
-            "dry_run": dry_run,
-            "timeout": timeout,
-            "policy": {"on_fail": "suspend", "passes": 1},
-            "kubeconfig": str(kubeconfig),
-            "act": {"kubernetes": {"kind": kind, "namespace": namespace, "name": name}},
-        }
-        return controller.ad_hoc(
-            inventory, "autopilot.gpu.job_action", options, tmp_path, *arguments
-        )["here"]
+    def run(kubeconfig, kind, name, **options):
+        return suspend_by_verdict(
+            controller, tmp_path, kubeconfig, (kind, namespace, name), **options
+        )
 
     return run
 

@@ -7,57 +7,22 @@ the cluster as it was.
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
-from queue_role import changed_items, everything, mirror, queue_playbook
+from queue_role import changed_items, everything, profile_playbook
 from queue_world import appwrapper, phase, running, team
-
-_PROXY = "registry.k8s.io/kubebuilder/kube-rbac-proxy:v0.16.0"
-VERSIONS = {
-    "mlbatch": {"kueue": "0.10.2", "appwrapper": "1.0.7"},
-    "current": {"kueue": "0.19.2", "appwrapper": "1.2.2", "scheduler": "0.34.7"},
-}
-#: Images of the lab are built here, so that their digests are others.
-BY_TAG = {"registry.k8s.io/kueue/kueue:v0.10.2": "", _PROXY: ""}
 
 
 @pytest.fixture(scope="module", params=["current", "mlbatch"])
 def place(request, tmp_path_factory):
     """A lab without a queue, and the playbook for its profile."""
-    profile = request.param
-    directory = tmp_path_factory.mktemp("queue")
-    sources = mirror(directory / "sources", VERSIONS[profile])
-    with running(profile, with_scheduler=profile == "current") as lab:
-        if profile == "mlbatch":
-            load_proxy(lab, directory)
-        lab.play = queue_playbook(
+    with running(request.param, with_scheduler=request.param == "current") as lab:
+        lab.play = profile_playbook(
             lab,
-            directory,
-            sources,
-            queue_profile=profile,
-            queue_components=["kueue", "appwrapper"],
-            queue_scheduler="coscheduling" if profile == "current" else "none",
-            queue_image_digests=BY_TAG,
-            queue_rollout_timeout=240,
-            queue_slack_quotas={
-                "default-flavor": {"cpu": 8, "memory": "64Gi", "nvidia.com/gpu": 8, "pods": 100}
-            },
+            tmp_path_factory.mktemp("queue"),
+            queue_scheduler="coscheduling" if request.param == "current" else "none",
         )
         yield lab
-
-
-def load_proxy(lab, directory):
-    """A stand-in for the proxy before Kueue's metrics: a program that waits."""
-    from lab import images
-
-    source, program = directory / "wait.c", directory / "wait"
-    source.write_text("#include <unistd.h>\nint main(void) { for (;;) pause(); }\n")
-    subprocess.run(["cc", "-static", "-o", program, source], check=True)
-    archive = directory / "proxy.tar"
-    images.make(archive, _PROXY, {"/wait": program}, ["/wait"], user="65532")
-    lab.load_image(archive)
 
 
 def test_the_queue_is_installed_works_and_goes(place):

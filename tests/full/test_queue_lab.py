@@ -7,12 +7,12 @@ admit a job to nodes of KWOK, and a mark moves it.
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 from queue_lab import second_scheduler
 
 from queue_world import (
+    Steps,
     appwrapper,
     cluster_queue,
     conditions,
@@ -34,9 +34,8 @@ ACCOUNTS = (
 @pytest.fixture(scope="module", params=["mlbatch", "current"])
 def queue(request):
     """A lab with the profile's queue, team alice with 8 GPUs, and a slack queue with 8."""
-    began = time.monotonic()
+    step = Steps(request.param)
     with running(request.param, with_scheduler=request.param == "mlbatch") as lab:
-        step = Steps(request.param, began)
         step("Kubernetes and nodes")
         lab.install("kueue")
         step("Kueue serves")
@@ -57,18 +56,6 @@ def queue(request):
         step("queues are active")
         lab.step = step
         yield lab
-
-
-class Steps:
-    """Prints the seconds of each step."""
-
-    def __init__(self, title, began):
-        self._title, self._last = title, began
-
-    def __call__(self, what):
-        now = time.monotonic()
-        print(f"{self._title}: {what} ({now - self._last:.1f} s)")
-        self._last = now
 
 
 def test_managers_may_do_what_their_roles_say_and_no_more(queue):

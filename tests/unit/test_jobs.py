@@ -25,11 +25,15 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.clie
 )
 
 
-def answered(procedure, *answers):
-    """What the procedure returned and asked for, given these answers in turn."""
+def answered(procedure, *answers, kueue=False):
+    """What the procedure returned and asked for, given these answers in turn. Without ``kueue`` the
+    server does not serve Kueue's API, and that it was asked is left out.
+    """
     given, asked = list(answers), []
 
     def answer(request):
+        if "kueue" in request.path and not kueue:
+            raise NotFound("not served", 404)
         asked.append(request)
         found = given.pop(0)
         if isinstance(found, Exception):
@@ -113,6 +117,81 @@ def test_a_job_that_is_not_there_is_an_error():
         answered(suspend("Job", "train", "llama"), NotFound("no such job", 404))
 
 
+# ---- a job that Kueue queues ----
+
+SERVED = {"versions": [{"version": "v1beta1"}]}
+WORKLOADS = "/apis/kueue.x-k8s.io/v1beta1/namespaces/train/workloads"
+
+
+def queued(uid="c4e2-11"):
+    found = job(suspended=False)
+    found["metadata"]["uid"] = uid
+    return found
+
+
+def workload(name, active=True, *conditions):
+    return {
+        "metadata": {"name": name, "resourceVersion": "31"},
+        "spec": {"active": active},
+        "status": {"conditions": [{"type": one, "status": "True"} for one in conditions]},
+    }
+
+
+def test_a_job_of_kueue_is_suspended_by_its_workload():
+    found = {"items": [workload("job-llama-old", True, "Finished"), workload("job-llama-1f2")]}
+    done, asked = answered(
+        suspend("Job", "train", "llama"), queued(), SERVED, found, workload("x"), kueue=True
+    )
+    assert done == Done(True, "suspended Job train/llama by its Workload job-llama-1f2")
+    assert (asked[2].path, asked[2].query["labelSelector"]) == (
+        WORKLOADS,
+        "kueue.x-k8s.io/job-uid=c4e2-11",
+    )
+    assert (asked[3].path, asked[3].body) == (
+        f"{WORKLOADS}/job-llama-1f2",
+        {"metadata": {"resourceVersion": "31"}, "spec": {"active": False}},
+    )
+
+
+def test_a_workload_that_is_not_active_is_left_alone():
+    done, _asked = answered(
+        suspend("Job", "train", "llama"),
+        queued(),
+        SERVED,
+        {"items": [workload("job-llama-1f2", False)]},
+        kueue=True,
+    )
+    assert done == Done(False, "Job train/llama by its Workload job-llama-1f2 is already suspended")
+
+
+def test_a_job_beside_kueue_is_suspended_itself():
+    done, asked = answered(
+        suspend("Job", "train", "llama"), queued(), SERVED, {"items": []}, job("8"), kueue=True
+    )
+    assert done == Done(True, "suspended Job train/llama")
+    assert asked[-1].body["spec"] == {"suspend": True}
+
+
+def test_workloads_that_may_not_be_read_are_an_error():
+    with pytest.raises(Forbidden, match="workloads"):
+        answered(
+            suspend("Job", "train", "llama"),
+            queued(),
+            SERVED,
+            Forbidden("workloads.kueue.x-k8s.io is forbidden", 403),
+            kueue=True,
+        )
+
+
+def test_a_part_of_a_job_is_refused():
+    found = queued()
+    found["metadata"]["ownerReferences"] = [
+        {"kind": "AppWrapper", "name": "large", "controller": True}
+    ]
+    with pytest.raises(ValueError, match="part of AppWrapper train/large.*; name AppWrapper"):
+        answered(suspend("Job", "train", "llama"), found)
+
+
 # ---- proof that the pods are gone ----
 
 SELECTOR = {"matchLabels": {"batch.kubernetes.io/controller-uid": "c4e2-11"}}
@@ -183,7 +262,11 @@ def test_pods_of_other_kinds_are_found_by_the_label_of_their_controller(kind, la
             "llama-4 (Running on gpu07) and 3 more",
         ),
         (suspended(), [], "the controller of the job does not report it as Suspended"),
-        (suspended(SUSPENDED, suspend=False), [], "another client resumed the job"),
+        (
+            suspended(SUSPENDED, suspend=False),
+            [],
+            "Kueue has not done it yet, or another client resumed it",
+        ),
         (
             suspended({"type": "Failed", "status": "True"}),
             [pod("llama-0", "")],

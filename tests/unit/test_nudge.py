@@ -79,6 +79,12 @@ def test_missing_rights_are_named_and_cost_no_mark():
     assert result.waiting == ("blue/train",) and "may not" in result.problem
     assert len([one for one in requests if one.method == "PATCH"]) == 1
 
+    def hide(path, _times):
+        raise Forbidden(f"GET {path}: 403, may not read", 403)
+
+    result, _requests = nudged([pod("train")], hide)
+    assert result.waiting == ("blue/train",) and "may not read" in result.problem
+
     def pods():
         raise Forbidden("GET /api/v1/pods: 403, may not", 403)
 

@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -167,6 +168,40 @@ def cluster_playbook(playbook, directory, **defaults):
         )
 
     return run
+
+
+def suspend_by_verdict(controller, directory, kubeconfig, job, dry_run=False, timeout=60):
+    """What the module job_action answers about a job of Kubernetes (kind, namespace, name), one of
+    whose nodes has lost a GPU.
+    """
+    finding = {
+        "code": "gpu_lost",
+        "status": "fail",
+        "action": "reboot_node",
+        "subject": {"kind": "gpu", "index": 3},
+        "message": "fell off the bus",
+        "evidence": {},
+        "check": "gpu_count",
+    }
+    report = {
+        "run_id": "r",
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "findings": [],
+        "nodes": [{"name": "gpu07", "findings": [finding]}],
+    }
+    (directory / "run.json").write_text(json.dumps(report), encoding="utf-8")
+    inventory = directory / "here.json"
+    host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    inventory.write_text(json.dumps({"all": {"hosts": {"here": host}}}), encoding="utf-8")
+    options = {
+        "report": str(directory / "run.json"),
+        "dry_run": dry_run,
+        "timeout": timeout,
+        "policy": {"on_fail": "suspend", "passes": 1},
+        "kubeconfig": str(kubeconfig),
+        "act": {"kubernetes": dict(zip(("kind", "namespace", "name"), job))},
+    }
+    return controller.ad_hoc(inventory, "autopilot.gpu.job_action", options, directory)["here"]
 
 
 def statuses(document):

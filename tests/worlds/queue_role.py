@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from controller import cluster_playbook
+from lab import images
 
 #: The Go module whose files are those of a component's tag, and its folder in the archive.
 MODULES = {
@@ -24,6 +25,14 @@ MODULES = {
     "kuberay": ("github.com/ray-project/kuberay/ray-operator", "ray-operator"),
     "scheduler": ("sigs.k8s.io/scheduler-plugins", ""),
 }
+_PROXY = "registry.k8s.io/kubebuilder/kube-rbac-proxy:v0.16.0"
+#: Versions of what the profiles install in a lab with nodes.
+_VERSIONS = {
+    "mlbatch": {"kueue": "0.10.2", "appwrapper": "1.0.7"},
+    "current": {"kueue": "0.19.2", "appwrapper": "1.2.2", "scheduler": "0.34.7"},
+}
+#: Images of the lab are built here, so that their digests are others.
+_BY_TAG = {"registry.k8s.io/kueue/kueue:v0.10.2": "", _PROXY: ""}
 #: Every kind that could be left behind, with the CRDs' own kinds gone with their CRDs.
 KINDS = (
     "namespaces,priorityclasses,customresourcedefinitions,apiservices,"
@@ -77,6 +86,41 @@ def queue_playbook(lab, directory, sources, **defaults):
             **defaults,
         },
     )
+
+
+def profile_playbook(lab, directory, **defaults):
+    """``run(*arguments, **variables)``: run the playbook with the real managers of a `QueueLab`, which
+    are waited for, and a slack queue with 8 GPUs.
+    """
+    profile = lab.profile.name
+    if profile == "mlbatch":
+        _load_proxy(lab, directory)
+    return queue_playbook(
+        lab,
+        directory,
+        mirror(directory / "sources", _VERSIONS[profile]),
+        **{
+            "queue_profile": profile,
+            "queue_components": ["kueue", "appwrapper"],
+            "queue_scheduler": "none",
+            "queue_image_digests": _BY_TAG,
+            "queue_rollout_timeout": 240,
+            "queue_slack_quotas": {
+                "default-flavor": {"cpu": 8, "memory": "64Gi", "nvidia.com/gpu": 8, "pods": 100}
+            },
+            **defaults,
+        },
+    )
+
+
+def _load_proxy(lab, directory):
+    """A stand-in for the proxy before Kueue's metrics: a program that waits."""
+    source, program = directory / "wait.c", directory / "wait"
+    source.write_text("#include <unistd.h>\nint main(void) { for (;;) pause(); }\n")
+    subprocess.run(["cc", "-static", "-o", program, source], check=True)
+    archive = directory / "proxy.tar"
+    images.make(archive, _PROXY, {"/wait": program}, ["/wait"], user="65532")
+    lab.load_image(archive)
 
 
 def everything(lab) -> dict:

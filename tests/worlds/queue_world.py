@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 import pytest
 import queue_lab
@@ -117,3 +118,15 @@ def phase(lab, namespace, name) -> str:
 def conditions(found) -> dict:
     """Status by type of an object's conditions."""
     return {one["type"]: one["status"] for one in found.get("status", {}).get("conditions", [])}
+
+
+class Steps:
+    """Prints the seconds of each step."""
+
+    def __init__(self, title):
+        self._title, self._last = title, time.monotonic()
+
+    def __call__(self, what):
+        now = time.monotonic()
+        print(f"{self._title}: {what} ({now - self._last:.1f} s)")
+        self._last = now

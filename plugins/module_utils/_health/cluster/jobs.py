@@ -7,13 +7,14 @@ jobs as program calls. Pure: nothing here connects or runs programs.
 from __future__ import annotations
 
 import re
-from typing import Dict, List, NamedTuple, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from .api_objects import JobObject, PodObject
 from .client import (
     MERGE,
     TRIES,
     ApiError,
+    ApiObject,
     Conflict,
     Forbidden,
     Pause,
@@ -22,9 +23,11 @@ from .client import (
     Unavailable,
     after_conflict,
     items,
+    metadata_of,
     path_of,
 )
-from ..lenient import decode
+from .queue.served import NotServed, served_api
+from ..lenient import decode, mapping, mappings_in, text
 
 #: Kinds with ``spec.suspend`` -> their API path.
 KINDS: Dict[str, Tuple[str, str]] = {
@@ -32,6 +35,8 @@ KINDS: Dict[str, Tuple[str, str]] = {
     "JobSet": ("apis/jobset.x-k8s.io/v1alpha2", "jobsets"),
     "AppWrapper": ("apis/workload.codeflare.dev/v1beta2", "appwrappers"),
 }
+#: Label of a Workload of Kueue: the UID of the job that it queues.
+_JOB_UID = "kueue.x-k8s.io/job-uid"
 #: Conditions and phases of a job that has ended.
 _ENDED = ("Complete", "Completed", "Failed", "Succeeded")
 
@@ -84,29 +89,65 @@ class Done(NamedTuple):
 
 
 def suspend(kind: str, namespace: str, name: str, dry: bool = False) -> Procedure[Done]:
-    """Suspend a Kubernetes job; a job that is suspended or has ended is left alone. ``dry`` writes
-    nothing. Raises `ApiError`.
+    """Suspend a Kubernetes job; a job that is suspended or has ended is left alone. A job that Kueue
+    queues is suspended by its Workload, since Kueue alone decides about ``spec.suspend`` of the job.
+    ``dry`` writes nothing. Raises `ApiError`, and ValueError for a part of another job.
     """
     base, plural = KINDS[kind]
     path = path_of(base, "namespaces", namespace, plural, name)
     what = f"{kind} {namespace}/{name}"
     for attempt in range(TRIES):
-        found = decode(JobObject, (yield Request("GET", path)))
-        if _ended(found):
+        job: ApiObject = yield Request("GET", path)
+        if _ended(decode(JobObject, job)):
             return Done(False, f"{what} has ended")
-        if found.get("spec", {}).get("suspend"):
-            return Done(False, f"{what} is already suspended")
+        _refuse_part(what, namespace, job)
+        workload = yield from _workload_of(namespace, job)
+        if workload:
+            where, found = workload
+            named, field, value = f"{what} by its Workload {_name(found)}", "active", False
+        else:
+            where, found = path, job
+            named, field, value = what, "suspend", True
+        if mapping(found.get("spec")).get(field) is value:
+            return Done(False, f"{named} is already suspended")
         if dry:
-            return Done(True, f"would suspend {what}")
-        version = {"resourceVersion": found.get("metadata", {}).get("resourceVersion", "")}
+            return Done(True, f"would suspend {named}")
+        version = {"resourceVersion": text(metadata_of(found).get("resourceVersion"))}
         try:
             yield Request(
-                "PATCH", path, {"metadata": version, "spec": {"suspend": True}}, content_type=MERGE
+                "PATCH", where, {"metadata": version, "spec": {field: value}}, content_type=MERGE
             )
-            return Done(True, f"suspended {what}")
+            return Done(True, f"suspended {named}")
         except Conflict:
             yield after_conflict(attempt)
     raise Conflict(f"{what}: another client wrote first {TRIES} times in a row", 409, "Conflict")
+
+
+def _refuse_part(what: str, namespace: str, job: ApiObject) -> None:
+    """Raise ValueError for a job of a job, which the controller of that would resume."""
+    for owner in mappings_in(metadata_of(job).get("ownerReferences")):
+        if owner.get("controller") is True and owner.get("kind") in KINDS:
+            whole = f"{owner['kind']} {namespace}/{text(owner.get('name'))}"
+            raise ValueError(f"{what} is part of {whole}, which would resume it; name {whole}")
+
+
+def _workload_of(namespace: str, job: ApiObject) -> Procedure[Optional[Tuple[str, ApiObject]]]:
+    """The path and the object of the Workload by which Kueue queues the job, if it does."""
+    try:
+        api = yield from served_api()
+    except NotServed:
+        return None
+    path = api.path("namespaces", namespace, "workloads")
+    uid = text(metadata_of(job).get("uid"))
+    found: List[ApiObject] = yield from items(path, {"labelSelector": f"{_JOB_UID}={uid}"})
+    for one in found:
+        if not _has(decode(JobObject, one), ("Finished",)):
+            return path_of(path, _name(one)), one
+    return None
+
+
+def _name(one: ApiObject) -> str:
+    return text(metadata_of(one).get("name"))
 
 
 def prove_stopped(kind: str, namespace: str, name: str) -> Procedure[str]:
@@ -151,7 +192,7 @@ def _not_stopped(kind: str, namespace: str, name: str, path: str) -> Procedure[s
     if _ended(found):
         return ""
     if not found.get("spec", {}).get("suspend"):
-        return "another client resumed the job"
+        return "the job is not suspended: Kueue has not done it yet, or another client resumed it"
     # Without this word of its controller, the job may get new pods after the list was read.
     if not _has(found, ("Suspended",)):
         return "the controller of the job does not report it as Suspended"

@@ -49,6 +49,8 @@ EVENTS = "default"
 GPU_NODES = "nvidia.com/gpu.present=true"
 #: Seconds that a place is reserved; far longer than the write takes.
 PLACE_SECONDS = 120
+#: The effect of a taint for which Kubernetes deletes the pods of the node.
+_DELETES_PODS = "NoExecute"
 #: Maximum number of names in a sentence.
 _MOST_NAMES = 5
 
@@ -81,11 +83,14 @@ def mark(
     run: str = "",
     dry: bool = False,
 ) -> Procedure[Marked]:
-    """Apply an event to a node; ``dry`` writes nothing. Raises ValueError for invalid rules or
+    """Apply an event to a node; ``dry`` writes nothing. A taint that deletes pods comes after
+    AppWrappers began to evacuate: one of whose pods another program deletes may fail for good
+    (AppWrapper, appwrapper_controller.go: MissingComponent). Raises ValueError for invalid rules or
     events, and `ApiError`.
     """
     validate_rules(rules)
-    node, decision, placed = yield from _decided(name, event, rules, clock, by, run, dry)
+    first = rules._replace(taint="") if rules.taint == _DELETES_PODS and not dry else rules
+    node, decision, placed = yield from _decided(name, event, first, clock, by, run, dry)
     before, after = shown(node, rules), shown(_merged(node, decision), rules)
     if not dry:
         if decision.status_patch:
@@ -98,12 +103,13 @@ def mark(
             yield from _report(name, f"not tainted as unfit: {decision.untainted}", clock)
         if isinstance(event, Removed):
             yield from _forget(rules, clock)
-    nudged = Nudged()
+    nudged, changes = Nudged(), decision.changes
     if not dry and decision.state.mark == EVICT and decision.before != EVICT:
         nudged = yield from nudge(name, clock)
-    return Marked(
-        decision.state, before, after, decision.before, decision.changes, decision.refused, nudged
-    )
+    if first != rules and decision.state.mark == EVICT:
+        node, tainted, _placed = yield from _decided(name, Refresh(), rules, clock, by, run, dry)
+        after, changes = shown(_merged(node, tainted), rules), changes or tainted.changes
+    return Marked(decision.state, before, after, decision.before, changes, decision.refused, nudged)
 
 
 def _decided(
@@ -272,7 +278,8 @@ def _place(name: str, rules: Rules, clock: Callable[[], float], dry: bool) -> Pr
                     raise
                 yield after_conflict(attempt)
     except (Forbidden, Invalid, NotFound) as error:
-        return f"the nodes that are EVICT or tainted as unfit could not be counted: {error}"
+        wanted = "; expected a namespace for the Lease (namespace)" * isinstance(error, NotFound)
+        return f"the nodes that are EVICT or tainted as unfit could not be counted: {error}{wanted}"
     raise Unavailable(f"{_lease_path(rules)}: another client wrote first {TRIES} times in a row")
 
 

@@ -113,3 +113,47 @@ MARKS: Dict[str, Mark] = {
         "Replace or reset the GPU, then run a deep diagnostic again.",
     ),
 }
+
+
+class Effect(NamedTuple):
+    """What becomes of a job's pods on a node, and of new pods; words for the documentation."""
+
+    running: str
+    new: str
+
+
+STAY, REPLACED, RESTARTED = (
+    "pods stay",
+    "its pods there are replaced elsewhere",
+    "all its pods start again elsewhere",
+)
+ALLOWED, AVOIDED, KEPT_OFF = (
+    "new pods may come",
+    "new pods prefer other nodes",
+    "new pods are kept off",
+)
+#: What is said of a node by mark and optional taint.
+EVICT_TAINTED, UNFIT_TAINTED = (
+    "EVICT with the taint NoExecute",
+    f"unfit with the taint {UNFIT_EFFECT}",
+)
+_BY_TAINTS = {
+    WARN: Effect(STAY, ALLOWED),
+    TESTING: Effect(STAY, ALLOWED),
+    EVICT: Effect(STAY, ALLOWED),
+    EVICT_TAINTED: Effect(REPLACED, KEPT_OFF),
+    UNFIT_TAINTED: Effect(STAY, KEPT_OFF),
+}
+#: Kind of workload -> what is said of a node -> the effect. AppWrapper is configured with `MARKS`,
+#: Kueue is 0.17 or newer, whose topology-aware scheduling acts on taints.
+WORKLOADS: Dict[str, Dict[str, Effect]] = {
+    "AppWrapper": {
+        WARN: Effect(STAY, AVOIDED),
+        TESTING: Effect(STAY, KEPT_OFF),
+        EVICT: Effect(RESTARTED, KEPT_OFF),
+        EVICT_TAINTED: Effect(RESTARTED, KEPT_OFF),
+        UNFIT_TAINTED: Effect(STAY, KEPT_OFF),
+    },
+    "job of Kueue with a topology": _BY_TAINTS,
+    "any other job": _BY_TAINTS,
+}

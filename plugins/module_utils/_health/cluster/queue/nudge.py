@@ -57,13 +57,17 @@ def nudge(node: str, clock: Callable[[], float]) -> Procedure[Nudged]:
     for _attempt in range(_WRITES):
         for wrapper in left:
             problems[wrapper] = yield from _write(wrapper, clock)
+        written = [wrapper for wrapper in left if not problems[wrapper]]
         if not left:
             break
         yield Pause(_WAIT)
         for wrapper in left:
-            if not (yield from _is_running(wrapper)):
-                evacuating.append(wrapper)
-        left = [wrapper for wrapper in left if wrapper not in evacuating and not problems[wrapper]]
+            try:
+                if not (yield from _is_running(wrapper)):
+                    evacuating.append(wrapper)
+            except ApiError as error:
+                problems[wrapper] = problems[wrapper] or str(error)
+        left = [wrapper for wrapper in written if wrapper not in evacuating]
     waiting = sorted(set(problems) - set(evacuating))
     reasons = sorted({problems[wrapper] for wrapper in waiting} - {""})
     return Nudged(tuple(sorted(evacuating)), tuple(waiting), "; ".join(reasons))
@@ -100,11 +104,9 @@ def _write(wrapper: str, clock: Callable[[], float]) -> Procedure[str]:
 
 
 def _is_running(wrapper: str) -> Procedure[bool]:
-    """False for an AppWrapper that is gone, and as long as it cannot be read True."""
+    """False for an AppWrapper that is gone. Raises `ApiError`."""
     try:
         found = yield Request("GET", _path(wrapper))
     except NotFound:
         return False
-    except ApiError:
-        return True
     return text(mapping(mapping(found).get("status")).get("phase")) == _RUNNING
