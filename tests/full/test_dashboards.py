@@ -375,7 +375,8 @@ def run_on_a_queue(base, url):
         for (queue, state), value in WORKLOADS.items()
     ]
     result = CheckResult("quota_audit", "pass", "", [], measured)
-    push_nodes(run_world.document([NodeAnswer("auditor", [result])]), base, url)
+    document = run_world.document([NodeAnswer("auditor", [result])])
+    push_nodes(document, base, url, labels={"cluster": "a"})
 
 
 #: Marks and results of nodes that agents check; gpu-new has no agent.
@@ -467,8 +468,8 @@ def kube_state_metrics():
     )
 
 
-def push_nodes(document, base, url):
-    settings = settings_of({"url": url, "compatibility": True}, str(base))
+def push_nodes(document, base, url, **options):
+    settings = settings_of({"url": url, "compatibility": True, **options}, str(base))
     gateway = Gateway(settings)
     for group in metrics.groups_of(RunReport.from_dict(document), compatibility=True):
         if "node" in group.labels:
