@@ -20,6 +20,7 @@ from ansible.module_utils.urls import open_url
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import (
     MOST_BYTES,
     ApiError,
+    Forbidden,
     Request,
     Unavailable,
     answer_of,
@@ -92,7 +93,10 @@ def follow(
         trouble = ""
         try:
             targets = _ask(cluster, choice)
-        except (ApiError, OSError, ValueError) as error:
+        except Forbidden:
+            # No wait gives the account a right.
+            raise
+        except (ApiError, ValueError) as error:
             if is_over:
                 trouble = " ".join(str(error).split())
             targets = []
@@ -117,7 +121,10 @@ def _ask(cluster: Cluster, choice: Choice) -> list[t.Any]:
         with open_url(url, timeout=DEADLINE, http_agent="autopilot.gpu") as answer:
             return t.cast(bytes, answer.read(MOST_BYTES + 1))
 
-    content = within(DEADLINE, read)
+    try:
+        content = within(DEADLINE, read)
+    except Exception as error:  # urllib, http.client and ssl raise many kinds
+        raise Unavailable(f"GET {url}: {error}") from None
     if len(content) > MOST_BYTES:
         raise Unavailable(f"{url}: the answer has more than {MOST_BYTES} bytes")
     return targets_of(answer_of(content))

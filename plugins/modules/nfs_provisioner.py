@@ -169,6 +169,8 @@ def install(module: AnsibleModule, cluster: Cluster) -> dict[str, t.Any]:
         raise ValueError("; ".join(problems))
     objects = nfs.objects_of(settings, cluster.run(nfs.has_constraints()))
     cluster.run(nfs.check_unused(settings.storage_class))
+    # The provisioner of a class cannot change: tried first, so that nothing is half applied.
+    cluster.run(apply.apply_objects(objects, is_dry_run=True, timeout=0))
     return _component.install(module, cluster, nfs.NFS_COMPONENT, objects)
 
 

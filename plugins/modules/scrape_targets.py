@@ -134,6 +134,8 @@ def main() -> None:
             msg=f"url: {params['url']!r} is invalid; expected an address without a password, such "
             "as http://prometheus.example:9090"
         )
+    if not params["monitors"]:
+        module.fail_json(msg="monitors: [] is invalid; expected names of ServiceMonitors")
     cluster = connected(module)
     try:
         choice = choose(cluster, params["url"], params["prometheus"])

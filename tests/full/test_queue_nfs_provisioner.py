@@ -126,6 +126,14 @@ def test_a_storage_class_of_others_is_refused(lab, play):
         lab.kubectl("delete", "storageclass", "nfs-client")
 
 
+def test_another_provisioner_for_the_class_changes_nothing(lab, play):
+    assert changed(play(**EXPORT)) == 1
+    before = objects(lab)
+    message = refusal(play(**EXPORT, nfs_provisioner_name="k8s-sigs.io/other"))
+    assert "StorageClass nfs-client" in message and "updates to provisioner are forbid" in message
+    assert "Nothing was changed" in message and objects(lab) == before
+
+
 def storage_class(name):
     return {
         "apiVersion": "storage.k8s.io/v1",

@@ -290,6 +290,7 @@ def test_a_wrong_option_is_named(cluster):
     for options, words in (
         ({"url": "prometheus:9090"}, "url: 'prometheus:9090' is invalid"),
         ({"timeout": -1}, "timeout: -1 is invalid"),
+        ({"monitors": []}, "monitors: [] is invalid"),
         ({"prometheus": "watching/x"}, "expected a Prometheus object of the cluster: watching/k8s"),
         ({}, "expected one of the Prometheus objects of the cluster: watching/k8s, watching/sec"),
     ):
