@@ -42,7 +42,8 @@ def made(kind, namespace, name, labels=None, spec=None, api="v1", **rest):
     return {**found, "spec": spec} if spec else found
 
 
-def monitor(name, labels=RELEASE, namespace="gpus", selector=EXPORTER, port="metrics", **spec):
+def monitor(name, labels=None, namespace="gpus", selector=None, port="metrics", **spec):
+    labels, selector = RELEASE if labels is None else labels, selector or EXPORTER
     spec = {"selector": {"matchLabels": selector}, "endpoints": [{"port": port}], **spec}
     return made("ServiceMonitor", namespace, name, labels, spec, f"{GROUP}/v1")
 
