@@ -185,28 +185,66 @@ kept:
   returned: always
 """
 
+import typing as t
+
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import ApiError
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import (
+    ApiError,
+    Procedure,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queue.install import (
     apply,
     components,
+    openshift,
+    remove,
     sources,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queue.served import (
+    served_groups,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._kube import (
     CONNECTION_OPTIONS,
+    Cluster,
     connected,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._queue.component import (
-    USERS,
-    install,
-    uninstall,
-)
+from ansible_collections.autopilot.gpu.plugins.module_utils._queue import component as _component
 from ansible_collections.autopilot.gpu.plugins.module_utils._queue.install import (
     HAS_YAML,
     OBJECT_OPTIONS,
     RELEASE_OPTIONS,
+    directory_of,
+    render,
+    settings_of,
 )
+
+#: The step of a removal that is for objects of users.
+_USERS = "users"
+
+
+def install(module: AnsibleModule, cluster: Cluster) -> dict[str, t.Any]:
+    """Apply the component and wait for it; the module's result."""
+    params = module.params
+    component = params["component"]
+    settings = settings_of(params)
+    if component == "queues":
+        settings = settings._replace(api_groups=cluster.run(served_groups()))
+    cluster.run(openshift.check_openshift_ai(component))
+    objects = render(component, settings, directory_of(params), params["kubectl"])
+    return _component.install(module, cluster, component, objects)
+
+
+def uninstall(module: AnsibleModule, cluster: Cluster) -> dict[str, t.Any]:
+    """Remove the component; the module's result."""
+    component = module.params["component"]
+
+    def procedure(timeout: float) -> Procedure[remove.RemovedObjects]:
+        if component == _USERS:
+            is_wanted = module.params["remove_workloads"]
+            return remove.remove_users_objects(is_wanted, module.check_mode, timeout)
+        return remove.remove_component(component, module.check_mode, timeout)
+
+    return _component.uninstall(module, cluster, procedure)
 
 
 def main() -> None:
@@ -215,7 +253,7 @@ def main() -> None:
             "component": {
                 "type": "str",
                 "required": True,
-                "choices": [*components.COMPONENTS, USERS],
+                "choices": [*components.COMPONENTS, _USERS],
             },
             "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
             **RELEASE_OPTIONS,
@@ -234,7 +272,7 @@ def main() -> None:
         module.fail_json(
             msg=f"timeout: {params['timeout']} is invalid; expected seconds, 0 or more"
         )
-    if params["component"] == USERS and params["state"] == "present":
+    if params["component"] == _USERS and params["state"] == "present":
         module.fail_json(msg="component: 'users' is invalid; expected it with state absent only")
     cluster = connected(module)
     try:

@@ -35,8 +35,8 @@ options:
     description: The playbook whose variables are validated.
     type: str
     required: true
-    choices: [preflight, inflight, postflight, capture, compare, replay, calibrate, status, forget, quota, agent, queue,
-      teams]
+    choices: [preflight, inflight, postflight, capture, compare, replay, calibrate, status, forget, quota,
+      nfs_provisioner, scrape_targets, agent, queue, teams]
 extends_documentation_fragment:
   - autopilot.gpu._attributes.controller
 attributes:

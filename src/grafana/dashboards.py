@@ -7,8 +7,9 @@ in tests/requirements.txt).
     dashboards.py --check    fail (exit 1) if the files of the role differ
 
 The dashboards show the fleet (bad nodes, findings, since when), one node (each GPU and check over
-time), the network between nodes, and the agents of a cluster (marks, fitness, which node has no
-agent). Metrics and labels come from the core's tables, `metrics.METRICS` and `agent.METRICS`.
+time), the network between nodes, the agents of a cluster (marks, fitness, which node has no agent),
+and the queue (quota, capacity, workloads). Metrics and labels come from the core's tables,
+`metrics.METRICS` and `agent.METRICS`.
 """
 
 from __future__ import annotations
@@ -1632,7 +1633,141 @@ def agents() -> dashboard.Dashboard:
     )
 
 
-PAGES = {"agents": agents, "fleet": fleet, "node": node, "network": network}
+# ---- the queue ----
+
+#: Resources that are GPUs or parts of them, by the names of their device plugins.
+OF_GPUS = f'{IN_CLUSTER}, resource=~".+/(gpu|mig-.+)"'
+BY_FLAVOR, BY_QUEUE = "cluster, flavor, resource", "cluster, queue, flavor, resource"
+
+
+def flavor_figure(name: str, selected: str) -> str:
+    """A figure of each flavor, whichever host audited it."""
+    return f"max by ({BY_FLAVOR}) (autopilot_flavor_{name}{{{selected}}})"
+
+
+def quota_figure(name: str, selected: str) -> str:
+    """A figure of each ClusterQueue, whichever host audited it."""
+    return f"max by ({BY_QUEUE}) (autopilot_quota_{name}{{{selected}}})"
+
+
+def workloads(state: str) -> str:
+    """The workloads of each ClusterQueue in a state."""
+    return f'max by (cluster, queue) (autopilot_queue_workloads{{{IN_CLUSTER}, state="{state}"}})'
+
+
+GPUS_LOST = f"{flavor_figure('capacity', OF_GPUS)} - {flavor_figure('schedulable', OF_GPUS)}"
+FLAVOR_LEGEND = "{{cluster}} {{flavor}} {{resource}}"
+
+
+def _queue_now() -> List[Any]:
+    """The sums of GPUs, and the pending workloads."""
+
+    def total(title: str, description: str, expression: str) -> Panel:
+        summed = f"sum by (cluster, resource) ({expression})"
+        return words(title, description, summed, "{{cluster}} {{resource}}", 4)
+
+    return [
+        total("GPUs", "GPUs of the nodes of all flavors.", flavor_figure("capacity", OF_GPUS)),
+        total("Out of service", "GPUs that new pods cannot use.", GPUS_LOST),
+        total(
+            "Quota",
+            "Quota of all ClusterQueues, with the lending limit of the slack queue.",
+            flavor_figure("quota", OF_GPUS),
+        ),
+        total("Used", "Quota that admitted workloads use.", quota_figure("used", OF_GPUS)),
+        total("Borrowed", "The part of it that is borrowed.", quota_figure("borrowed", OF_GPUS)),
+        words(
+            "Pending workloads",
+            "Workloads of all ClusterQueues that wait for quota.",
+            f"sum by (cluster) ({workloads('pending')})",
+            "{{cluster}}",
+            4,
+        ),
+    ]
+
+
+def _queue_tables() -> List[Any]:
+    """The tables of flavors, quotas and workloads."""
+    every = IN_CLUSTER
+    return [
+        rows(
+            "Flavors",
+            "What the nodes of each flavor have, what new pods can use, and what the quotas add up "
+            "to. A quota above schedulable admits jobs whose pods find no node.",
+            [flavor_figure(name, every) for name in ("capacity", "schedulable", "quota")],
+            {
+                **named("cluster", "flavor", "resource"),
+                "Value #A": "capacity",
+                "Value #B": "schedulable",
+                "Value #C": "quota",
+            },
+            "flavor",
+            12,
+            9,
+        ),
+        rows(
+            "Workloads",
+            "Workloads of each ClusterQueue.",
+            [workloads("admitted"), workloads("pending")],
+            {**named("cluster", "queue"), "Value #A": "admitted", "Value #B": "pending"},
+            "pending",
+            12,
+            9,
+            falling=True,
+        ),
+        rows(
+            "Quotas",
+            "The quota of each ClusterQueue.",
+            [quota_figure(name, every) for name in ("nominal", "used", "borrowed")],
+            {
+                **named("cluster", "queue", "flavor", "resource"),
+                "Value #A": "nominal",
+                "Value #B": "used",
+                "Value #C": "borrowed",
+            },
+            "queue",
+        ),
+    ]
+
+
+def _queue_history() -> List[Any]:
+    """Capacity, quota and workloads over time."""
+    return [
+        lines("Lost GPUs", "GPUs that new pods cannot use.", [query(GPUS_LOST, FLAVOR_LEGEND)]),
+        lines(
+            "Quota and schedulable GPUs",
+            "By flavor.",
+            [
+                query(flavor_figure("quota", OF_GPUS), f"quota {FLAVOR_LEGEND}"),
+                query(flavor_figure("schedulable", OF_GPUS), f"schedulable {FLAVOR_LEGEND}"),
+            ],
+        ),
+        lines(
+            "Used GPUs",
+            "Quota that admitted workloads use, by ClusterQueue.",
+            [query(quota_figure("used", OF_GPUS), "{{queue}} {{flavor}} {{resource}}")],
+            stacked=True,
+        ),
+        lines(
+            "Pending workloads over time",
+            "By ClusterQueue.",
+            [query(workloads("pending"), "{{queue}}")],
+        ),
+    ]
+
+
+def queue() -> dashboard.Dashboard:
+    return page(
+        "queue",
+        "GPU health: queue",
+        "The quota of Kueue as the playbook quota audits it: what is lost to nodes out of service, "
+        "who uses what, and what is pending.",
+        [variable("cluster", "Cluster", "autopilot_flavor_capacity")],
+        ["Now", *_queue_now(), "Queues", *_queue_tables(), "History", *_queue_history()],
+    )
+
+
+PAGES = {"agents": agents, "fleet": fleet, "node": node, "network": network, "queue": queue}
 
 
 def files() -> Dict[str, str]:

@@ -144,7 +144,12 @@ def test_the_rules_are_those_of_the_table():
         "AutopilotAgentMissing",
         "AutopilotAgentCertificateEnds",
     }
-    assert sorted(names()) == sorted(findings | runs | nodes) and len(names()) == 23
+    queue = {
+        "AutopilotQueueCapacityLost",
+        "AutopilotQuotaAboveSchedulable",
+        "AutopilotQueuePending",
+    }
+    assert sorted(names()) == sorted(findings | runs | nodes | queue) and len(names()) == 26
 
 
 def test_rules_ask_for_metrics_that_there_are():
@@ -429,6 +434,70 @@ def test_alerts_about_runs(tmp_path):
         (2, firing, [{"labels": one, "value": 1} for one in labels[:2]]),
         (12, firing, [{"labels": one, "value": 1} for one in labels]),
         (22, firing, []),
+    ]
+    assert not promtool(tmp_path, series, expressions=tests)
+
+
+def audited(schedulable, pending, quota=20.0, node="ctl"):
+    """What an audit on a host pushes: 24 GPUs and as many cores, of which some can be scheduled."""
+    samples = [Sample("autopilot_queue_workloads", {"queue": "red", "state": "pending"}, pending)]
+    samples.append(Sample("autopilot_queue_workloads", {"queue": "red", "state": "admitted"}, 1.0))
+    for resource in ("nvidia.com/gpu", "cpu"):
+        labels = {"flavor": "default-flavor", "resource": resource}
+        samples += [
+            Sample(f"autopilot_flavor_{name}", labels, value)
+            for name, value in (
+                ("capacity", 24.0),
+                ("schedulable", schedulable),
+                ("quota", quota if resource != "cpu" else 1.0),
+            )
+        ]
+    return group(node, *samples)
+
+
+def test_alerts_about_the_queue(tmp_path):
+    lost, above, pending = (
+        ("AutopilotQueueCapacityLost", "warning", 'flavor="default-flavor", ', "nvidia.com/gpu"),
+        (
+            "AutopilotQuotaAboveSchedulable",
+            "warning",
+            'flavor="default-flavor", ',
+            "nvidia.com/gpu",
+        ),
+        ("AutopilotQueuePending", "info", 'queue="red", ', ""),
+    )
+    firing = (
+        "count by (alertname, severity, flavor, queue, resource, node) "
+        '(ALERTS{alertname=~"AutopilotQu.*", alertstate="firing"})'
+    )
+
+    def expected(*alerts):
+        return [
+            {
+                "labels": f'{{alertname="{name}", {part}severity="{severity}"'
+                + (f', resource="{resource}"}}' if resource else "}"),
+                "value": 1,
+            }
+            for name, severity, part, resource in alerts
+        ]
+
+    series = series_of(
+        [
+            (90, [audited(16.0, 2.0)]),
+            # Ten minutes without the Pushgateway end no alert.
+            (10, []),
+            (20, [audited(20.0, 2.0)]),
+            (20, [audited(24.0, 0.0)]),
+        ]
+    )
+    tests = [
+        (5, firing, []),
+        (20, firing, expected(lost, above)),
+        (70, firing, expected(lost, above, pending)),
+        (99, firing, expected(lost, above, pending)),
+        # As many as the quota says; some are still out of service.
+        (105, firing, expected(lost, pending)),
+        (125, firing, []),
     ]
     assert not promtool(tmp_path, series, expressions=tests)
 

@@ -53,7 +53,7 @@ from autopilot_agent.passes.history import History
 # One worker runs all of it: what fills the Prometheus takes a minute.
 pytestmark = pytest.mark.xdist_group("dashboards")
 
-PAGES = ("agents", "fleet", "network", "node")
+PAGES = ("agents", "fleet", "network", "node", "queue")
 #: The job of the results of runs; agents have another.
 JOB, AGENTS_JOB = "autopilot_gpu", "autopilot-metrics-service"
 FILES = ROOT / "roles/monitoring/files/dashboards"
@@ -348,6 +348,37 @@ def run_on_a_job(base, url):
     push_nodes(document, base, url)
 
 
+#: Figures of an audit: by measurement and the labels of its part, the value.
+QUOTA = {
+    ("quota_nominal", "blue"): 8,
+    ("quota_nominal", "red"): 8,
+    ("quota_used", "blue"): 12,
+    ("quota_used", "red"): 0,
+    ("quota_borrowed", "blue"): 4,
+    ("quota_borrowed", "red"): 0,
+    ("flavor_capacity", ""): 24,
+    ("flavor_schedulable", ""): 16,
+    ("flavor_quota", ""): 20,
+}
+WORKLOADS = {("blue", "admitted"): 3, ("blue", "pending"): 0, ("red", "pending"): 2}
+
+
+def run_on_a_queue(base, url):
+    """What an audit says of a cluster with three nodes, of which one is out of service."""
+    of_flavor = {"flavor": "default-flavor", "resource": "nvidia.com/gpu"}
+    measured = [
+        Measurement(name, value, "quantity", {**of_flavor, **({"queue": queue} if queue else {})})
+        for (name, queue), value in QUOTA.items()
+    ]
+    measured += [
+        Measurement("queue_workloads", value, "workloads", {"queue": queue, "state": state})
+        for (queue, state), value in WORKLOADS.items()
+    ]
+    result = CheckResult("quota_audit", "pass", "", [], measured)
+    document = run_world.document([NodeAnswer("auditor", [result])])
+    push_nodes(document, base, url, labels={"cluster": "a"})
+
+
 #: Marks and results of nodes that agents check; gpu-new has no agent.
 AGENTS = {
     "gpu-pass": ("PASS", "pass"),
@@ -437,8 +468,8 @@ def kube_state_metrics():
     )
 
 
-def push_nodes(document, base, url):
-    settings = settings_of({"url": url, "compatibility": True}, str(base))
+def push_nodes(document, base, url, **options):
+    settings = settings_of({"url": url, "compatibility": True, **options}, str(base))
     gateway = Gateway(settings)
     for group in metrics.groups_of(RunReport.from_dict(document), compatibility=True):
         if "node" in group.labels:
@@ -461,6 +492,7 @@ def filled(tmp_path_factory):
         run_on_a_network(_made(base / "network"), gateway.url)
         run_on_a_volume(_made(base / "volume"), gateway.url)
         run_on_a_job(_made(base / "job"), gateway.url)
+        run_on_a_queue(_made(base / "queue"), gateway.url)
         pushed = {dict(group).get("node") for group in gateway.groups()}
         servers.eventually(
             lambda: (
@@ -527,7 +559,7 @@ def offered(filled):
 
 
 def test_variables_offer_what_there_is(offered):
-    assert offered["agents"] == {"cluster": ["a"]}
+    assert offered["agents"] == offered["queue"] == {"cluster": ["a"]}
     for name in ("fleet", "network", "node"):
         assert (offered[name]["job"], offered[name]["cluster"], offered[name]["phase"]) == (
             [AGENTS_JOB, JOB],
@@ -537,7 +569,7 @@ def test_variables_offer_what_there_is(offered):
     assert offered["node"]["node"] == sorted(
         [
             *STAND_INS,
-            *("away", "busy", "claimed"),
+            *("auditor", "away", "busy", "claimed"),
             *("gpu01", "gpu02", "gpu03", "gpu04"),
             *("ib1", "ib2", "ib3", "ib4"),
         ]
@@ -670,6 +702,24 @@ def test_the_agents_page_counts_marks_fitness_and_agents(filled, offered):
         one["metric"]["node"]: one["value"][1] for one in asked(filled, offered, "agents", away)
     }
     assert reasons == {"gpu-new": "1", "gpu-late": "2"}
+
+
+def test_the_queue_page_sums_up_the_audit(filled, offered):
+    counts = {
+        panel["title"]: int(
+            asked(filled, offered, "queue", panel["targets"][0]["expr"])[0]["value"][1]
+        )
+        for panel in panels("queue")
+        if panel["type"] == "stat"
+    }
+    assert counts == {
+        "GPUs": 24,
+        "Out of service": 8,
+        "Quota": 20,
+        "Used": 12,
+        "Borrowed": 4,
+        "Pending workloads": 2,
+    }
 
 
 def test_a_gpu_that_waits_for_a_reset_is_listed_while_nothing_uses_it(filled, offered):

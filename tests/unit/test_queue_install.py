@@ -28,6 +28,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queu
     edits,
     kinds,
     managers,
+    nfs,
     own_objects,
     remove,
     sources,
@@ -664,6 +665,31 @@ def test_images_are_listed_with_digests_where_they_are_known():
         "docker.io",
     }
     assert all(image.digest for image in found if image.repository.startswith("registry.k8s.io"))
+
+
+EXPORT = nfs.NfsSettings(
+    "nfs-provisioner", "nfs.example", "/exports/gpu", "nfs-client", "k8s-sigs.io/nfs", "", {}
+)
+
+
+@pytest.mark.parametrize(
+    "option, value",
+    [
+        *(("server", value) for value in ("", "a b", "nfs://x", "-x")),
+        *(("path", value) for value in ("", "exports", "/exports/../etc")),
+        *(("storage_class", value) for value in ("", "NFS", "a..b", "x" * 254)),
+        *(("provisioner", value) for value in ("", "a b", "A/b", "a/b/c")),
+        *(("namespace", value) for value in ("", "a.b", "A")),
+    ],
+)
+def test_an_invalid_setting_of_the_nfs_provisioner_is_named(option, value):
+    (problem,) = nfs.problems_of(EXPORT._replace(**{option: value}))
+    assert problem.startswith(f"{option}: {value!r} is invalid; expected ")
+
+
+def test_a_server_may_be_an_address():
+    for server in ("10.0.0.7", "fd00::7", "nfs1", "NFS.example"):
+        assert nfs.problems_of(EXPORT._replace(server=server)) == []
 
 
 # ---- waiting ----

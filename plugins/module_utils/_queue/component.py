@@ -5,7 +5,9 @@
 # Note that this module util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""The module queue_component: install a component and wait for it, or remove it, and the result."""
+"""Install and remove the objects of a component, and report it as the result of a module, for
+modules with the options ``timeout`` and those of the connection.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +17,18 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.autopilot.gpu.plugins.module_utils import _deployments
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import ApiObject
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import (
+    ApiObject,
+    Procedure,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queue.install import (
     apply,
     kinds,
-    openshift,
     remove,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queue.served import (
-    served_groups,
-)
 from ansible_collections.autopilot.gpu.plugins.module_utils._kube import Cluster
-from ansible_collections.autopilot.gpu.plugins.module_utils._queue.install import (
-    directory_of,
-    readable,
-    render,
-    settings_of,
-)
+from ansible_collections.autopilot.gpu.plugins.module_utils._queue.install import readable
 
-#: The step of a removal that is for objects of users.
-USERS = "users"
 #: Seconds that a removal waits at least.
 _LEAST_REMOVAL = 60
 #: Seconds for the requests of one component, beside its waits.
@@ -73,18 +67,13 @@ def diff_of(changes: list[apply.Change], removed: list[str]) -> list[dict[str, s
     return found
 
 
-def install(module: AnsibleModule, cluster: Cluster) -> dict[str, t.Any]:
-    """Apply the component and wait for it; the module's result."""
-    params = module.params
-    component = params["component"]
-    settings = settings_of(params)
-    if component == "queues":
-        settings = settings._replace(api_groups=cluster.run(served_groups()))
-    cluster.run(openshift.check_openshift_ai(component))
-    objects = render(component, settings, directory_of(params), params["kubectl"])
+def install(
+    module: AnsibleModule, cluster: Cluster, component: str, objects: list[ApiObject]
+) -> dict[str, t.Any]:
+    """Apply the objects of the component, remove obsolete ones, and wait; the module's result."""
+    timeout = module.params["timeout"]
     changes = cluster.run(
-        apply.apply_objects(objects, module.check_mode, params["timeout"]),
-        params["timeout"] + _REQUESTS,
+        apply.apply_objects(objects, module.check_mode, timeout), timeout + _REQUESTS
     )
     obsolete = cluster.run(apply.obsolete_objects(component, objects), _REQUESTS)
     kept = [f"{one.what} stays as others made it" for one in changes if one.action == apply.KEPT]
@@ -108,13 +97,17 @@ def install(module: AnsibleModule, cluster: Cluster) -> dict[str, t.Any]:
     }
     if module._diff:
         result["diff"] = diff_of(changes, removed)
-    if params["timeout"] and not module.check_mode:
-        wait(module, cluster, objects, result)
+    if timeout and not module.check_mode:
+        _wait(module, cluster, component, objects, result)
     return result
 
 
-def wait(
-    module: AnsibleModule, cluster: Cluster, objects: list[ApiObject], result: dict[str, t.Any]
+def _wait(
+    module: AnsibleModule,
+    cluster: Cluster,
+    component: str,
+    objects: list[ApiObject],
+    result: dict[str, t.Any],
 ) -> None:
     """Wait until the component answers; fails the module after its timeout."""
     timeout = module.params["timeout"]
@@ -122,25 +115,22 @@ def wait(
     if reasons:
         lines = "\n".join(f"  {what}: {why}" for what, why in sorted(reasons.items()))
         module.fail_json(
-            msg=f"{module.params['component']} is applied, but does not answer after {timeout} s:\n"
-            f"{lines}\nCorrect the cause and run the playbook again: components after this one are "
-            "not installed yet.",
+            msg=f"{component} is applied, but does not answer after {timeout} s:\n"
+            f"{lines}\nCorrect the cause and run the playbook again: components after this "
+            "one, if any, are not installed yet.",
             **result,
         )
 
 
-def uninstall(module: AnsibleModule, cluster: Cluster) -> dict[str, t.Any]:
-    """Remove the component; the module's result."""
-    component = module.params["component"]
+def uninstall(
+    module: AnsibleModule,
+    cluster: Cluster,
+    procedure: t.Callable[[float], Procedure[remove.RemovedObjects]],
+) -> dict[str, t.Any]:
+    """Run the removal, which gets the seconds that it may wait; the module's result."""
     # A removal without a wait would go on while a manager still works.
     timeout = module.params["timeout"] or _LEAST_REMOVAL
-    if component == USERS:
-        procedure = remove.remove_users_objects(
-            module.params["remove_workloads"], module.check_mode, timeout
-        )
-    else:
-        procedure = remove.remove_component(component, module.check_mode, timeout)
-    found = cluster.run(procedure, timeout * 10 + _REQUESTS)
+    found = cluster.run(procedure(timeout), timeout * 10 + _REQUESTS)
     result: dict[str, t.Any] = {
         "changed": bool(found.removed),
         "removed": found.removed,

@@ -133,6 +133,19 @@ def _release_problems(params: t.Mapping[str, t.Any]) -> list[str]:
             f"appwrapper_version: {version!r} is invalid; expected {' or '.join(versions)} with "
             f"profile {params['profile']}"
         )
+    problems += image_problems(params)
+    image = params["sakkara_image"]
+    if params["scheduler"] == "sakkara" and not _IMAGE.fullmatch(image):
+        problems.append(
+            f"sakkara_image: {image!r} is invalid; expected an image with a tag, such as "
+            "registry.example/sakkara-scheduler:v0.0.1: no release of Sakkara is pinned here"
+        )
+    return problems
+
+
+def image_problems(params: t.Mapping[str, t.Any]) -> list[str]:
+    """Why the options ``registry`` and ``image_digests`` are invalid, one message each."""
+    problems = []
     if params["registry"] and not _REGISTRY.fullmatch(params["registry"]):
         problems.append(
             f"registry: {params['registry']!r} is invalid; expected a registry with an optional "
@@ -144,12 +157,6 @@ def _release_problems(params: t.Mapping[str, t.Any]) -> list[str]:
                 f"image_digests: {digest!r} of {image} is invalid; expected sha256: and 64 "
                 "hexadecimal digits, or an empty text to use the image by its tag"
             )
-    image = params["sakkara_image"]
-    if params["scheduler"] == "sakkara" and not _IMAGE.fullmatch(image):
-        problems.append(
-            f"sakkara_image: {image!r} is invalid; expected an image with a tag, such as "
-            "registry.example/sakkara-scheduler:v0.0.1: no release of Sakkara is pinned here"
-        )
     return problems
 
 

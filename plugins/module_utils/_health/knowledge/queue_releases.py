@@ -199,6 +199,13 @@ _RELEASES = (
     ),
     _scheduler("0.34.7", 2, "cb580b376c59e3c1e0824a95c5ccffc7ebe27daf1dbb9d5c30492bcb5a8869ba"),
 )
+#: The NFS provisioner has no manifests of a release here, only its image.
+NFS_PROVISIONER = Image(
+    "nfs-provisioner",
+    "registry.k8s.io/sig-storage/nfs-subdir-external-provisioner",
+    "v4.0.2",
+    "sha256:63d5e04551ec8b5aae83b6f35938ca5ddc50a88d85492d9731810c31591fa4c9",
+)
 RELEASES: Dict[Tuple[str, str], Release] = {
     (release.component, release.version): release for release in _RELEASES
 }

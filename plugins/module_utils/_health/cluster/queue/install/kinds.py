@@ -10,6 +10,7 @@ from ...client import ApiObject, path_of
 
 CRD = "CustomResourceDefinition"
 CRDS_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+STORAGE_CLASSES_PATH = "/apis/storage.k8s.io/v1/storageclasses"
 
 
 class ObjectKind(NamedTuple):
@@ -50,6 +51,7 @@ _KINDS = (
     ObjectKind("", "v1", "Secret", "secrets", True),
     ObjectKind("", "v1", "Service", "services", True),
     ObjectKind("apps", "v1", "Deployment", "deployments", True),
+    ObjectKind("storage.k8s.io", "v1", "StorageClass", "storageclasses", False),
     ObjectKind("apiregistration.k8s.io", "v1", "APIService", "apiservices", False),
     ObjectKind(
         "admissionregistration.k8s.io",
@@ -83,6 +85,7 @@ REMOVAL: Tuple[ObjectKind, ...] = tuple(
         ("apiregistration.k8s.io", "APIService"),
         ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"),
         ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"),
+        ("storage.k8s.io", "StorageClass"),
         ("apps", "Deployment"),
         ("", "Service"),
         ("", "ConfigMap"),
