@@ -70,7 +70,7 @@ def pack(objects: Any, wrapping: Wrapping) -> ApiObject:
     annotations = _annotations(wrapping.settings)
     if annotations:
         metadata["annotations"] = annotations
-    contents = _checked_objects(objects, wrapping.namespace)
+    contents = checked_objects(objects, wrapping.namespace)
     declared = _declared_sets(wrapping.pod_sets, contents)
     components = [
         _component(one, declared.get(title_of(one)), wrapping.priority_class) for one in contents
@@ -116,7 +116,8 @@ def _annotations(settings: Any) -> Dict[str, str]:
 # ---- objects ----
 
 
-def _checked_objects(objects: Any, namespace: str) -> List[ApiObject]:
+def checked_objects(objects: Any, namespace: str) -> List[ApiObject]:
+    """Copies of the objects, each with a name, in the namespace. Raises ValueError."""
     if not isinstance(objects, Sequence) or isinstance(objects, (str, bytes)):
         raise ValueError(
             f"{type(objects).__name__} is no list of Kubernetes objects; of YAML text make one by "
