@@ -206,8 +206,9 @@ class Session:
                     "findings": [finding.to_dict() for finding in judged.findings],
                 }
                 result["document"] = write_document(directory, document)
-        result.update(figures=judged.figures, compared=judged.compared)
-        healthy = f"{judging.summary_of(params['kind'], judged.figures)}; {judged.compared}"
+        report = judging.report_of(params["kind"], self._name, self.pods, judged)
+        result.update(figures=judged.figures, compared=judged.compared, report=report)
+        healthy = judging.summary_of(params["kind"], judged.figures)
         return concluded("workload", judged.findings, healthy, judged.measurements)
 
 

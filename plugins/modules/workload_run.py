@@ -184,6 +184,11 @@ compared:
   description: The earlier run that the figures were compared with.
   type: str
   returned: when the workload was created
+report:
+  description: The run in lines, with its figures, those of each pod, and the findings.
+  type: list
+  elements: str
+  returned: when the workload was created
 document:
   description: Path of the document of the run.
   type: str

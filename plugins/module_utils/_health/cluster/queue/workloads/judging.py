@@ -12,9 +12,12 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 from .kinds import KINDS, Figure
 from ....lenient import mapping, number, text
 from ....model import FAIL, UNKNOWN, WARN, Finding, Measurement
+from ....text import printable
 from .figures import PodFigures, combined
 from .progress import of_pod, of_run
 
+#: Lines of pods in a report.
+_MOST_LINES = 64
 #: Least other pods that a pod is compared with.
 MINIMUM_PEERS = 2
 
@@ -59,11 +62,29 @@ def judge_workload(
 
 def summary_of(kind: str, figures: Dict[str, float]) -> str:
     """The figures in one line."""
-    return ", ".join(
+    told = [
         f"{_rounded(figures[figure.name])} {figure.title}"
         for figure in KINDS[kind].figures
         if figure.name in figures
-    )
+    ]
+    return ", ".join(told) or "no figures"
+
+
+def report_of(
+    kind: str, name: str, pods: Sequence[PodFigures], judged: JudgedWorkload
+) -> List[str]:
+    """The run in lines: its figures, those of each pod, and the findings."""
+    compared = f"; {judged.compared}" if judged.compared else ""
+    lines = [f"{name}: {summary_of(kind, judged.figures)}{compared}"]
+    if len(pods) > 1:
+        lines += [
+            f"{of_pod(pod.pod, pod.node)}: {summary_of(kind, pod.figures)}"
+            for pod in pods[:_MOST_LINES]
+        ]
+    lines += [
+        f"{finding.status}: {finding.subject}: {finding.message}" for finding in judged.findings
+    ]
+    return [printable(line) for line in lines]
 
 
 def _rounded(value: float) -> str:

@@ -8,9 +8,10 @@ from typing import Any, Dict, List, NamedTuple, Tuple
 
 from ....knowledge.cluster import MANAGED_BY, MANAGER
 from ....knowledge.marks import MARKS
-from ....lenient import mapping
+from ....lenient import mapping, mappings_in
 from ...client import ApiObject
 from ..capacity import KEEPS_AWAY, LABEL_KEY
+from ..quantity import parse_quantity
 from . import packing
 from .pod_templates import kind_of, pod_templates, title_of
 
@@ -50,6 +51,7 @@ def prepared(objects: Any, run: WorkloadRun, wrapped: bool) -> List[ApiObject]:
     """
     contents = packing.checked_objects(objects, run.namespace)
     for one in contents:
+        _check_quantities(one)
         _label(one, run)
     if wrapped:
         settings = {
@@ -66,6 +68,19 @@ def prepared(objects: Any, run: WorkloadRun, wrapped: bool) -> List[ApiObject]:
         _label(packed, run)
         return [packed]
     return _queued(contents, run)
+
+
+def _check_quantities(one: ApiObject) -> None:
+    """Raises ValueError for an invalid quantity; the webhook's message would be the whole object."""
+    for found in pod_templates(one):
+        for container in mappings_in(found.template["spec"].get("containers")):
+            for amounts in mapping(container.get("resources")).values():
+                for resource, amount in mapping(amounts).items():
+                    if parse_quantity(amount) is None:
+                        raise ValueError(
+                            f"{title_of(one)}: {resource} {amount!r} is invalid; expected a "
+                            "quantity, such as 4, 500m or 64Gi"
+                        )
 
 
 def _label(one: ApiObject, run: WorkloadRun) -> None:
