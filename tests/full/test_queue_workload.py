@@ -68,13 +68,33 @@ def test_a_run_with_mlbatchs_versions(tmp_path):
         lab.install()
         workload_world.load_python(lab)
         workload_world.make_team(lab)
-        done = workload_world.workload_playbook(lab, tmp_path)()
+        play = workload_world.workload_playbook(lab, tmp_path)
+        done = play()
         assert done.returncode == 0 and "samples/s" in words(done), done.stdout
-        late = workload_world.workload_playbook(lab, tmp_path)(
-            workload_gpus=1, workload_admission_timeout=3
-        )
+        late = play(workload_gpus=1, workload_admission_timeout=3)
         assert late.returncode == 2 and "Kueue says: " in words(late), late.stdout
         assert workload_world.left(lab) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ("good", "6280 output tokens/s, 12560 tokens/s"),
+        ("server-dies", "its log ends: the server ended with status 9 before the load ended"),
+        ("lost-requests", "29 requests completed, expected 32"),
+    ],
+)
+def test_a_server_with_its_load_is_judged_and_ends_with_either_side(play, model, told):
+    done = play(
+        kind="vllm",
+        workload_model=model,
+        workload_gpus=0,
+        workload_memory="256Mi",
+        workload_prompts=32,
+        workload_timeout=60,
+    )
+    assert (done.returncode == 0) == (model == "good"), done.stdout
+    assert told in words(done), done.stdout
 
 
 @pytest.mark.parametrize("wrapper", ["appwrapper", "none"])

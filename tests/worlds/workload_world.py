@@ -23,7 +23,7 @@ KINDS = "appwrappers,jobs,pods,configmaps,workloads.kueue.x-k8s.io"
 
 
 def load_python(lab):
-    """Load the image, which has the Python of Debian with its library, at its usual place."""
+    """Load the image, which has the Python of Debian with its library, and a stand-in for vLLM."""
     program = shutil.which("python3", path="/usr/bin")
     if not program:
         pytest.skip("needs /usr/bin/python3, for an image")
@@ -32,6 +32,10 @@ def load_python(lab):
     files = {path: Path(path).resolve() for path in re.findall(r"(/\S+) \(0x", linked)}
     library = f"/usr/lib/{program.name}"
     files.update({"/usr/bin/python3": program, library: Path(library)})
+    files["/usr/bin/vllm"] = lab.directory / "vllm"
+    shutil.copy(Path(__file__).with_name("vllm_stand_in.py"), files["/usr/bin/vllm"])
+    files["/usr/bin/vllm"].chmod(0o755)
+    files["/tmp"] = lab.directory / "tmp"
     lab.load_image(images.make(lab.directory / "python.tar", IMAGE, files, ["/usr/bin/python3"]))
 
 

@@ -1,7 +1,7 @@
 """Fit a line by gradient descent, in Python alone: a workload whose speed and result can be judged.
 
 Prints a JSON line for the first step and each tenth of all: the step, the loss, and from the second
-line on the samples per second since the line before. Usage: synthetic.py STEPS
+line on the samples per second since the line before. Usage: synthetic.py '{"steps": 20000}'
 """
 
 import json
@@ -36,4 +36,4 @@ def main(steps):
             began = now
 
 
-main(int(sys.argv[1]))
+main(json.loads(sys.argv[1])["steps"])

@@ -42,7 +42,8 @@ _TRAINING = WorkloadKind(
     training=True,
     peers="samples_per_second",
 )
-#: Keys of the result file of ``vllm bench serve --save-result`` (vllm/benchmarks/serve.py).
+#: Keys of the result file of ``vllm bench serve --save-result`` (vllm/benchmarks/serve.py), which
+#: the program of the kind prints. Each pod is a server with its own load.
 _SERVING = WorkloadKind(
     (
         Figure("output_throughput", "output_tokens", "tokens/s", "output tokens/s", SUM, 1),
@@ -53,8 +54,9 @@ _SERVING = WorkloadKind(
         Figure("median_tpot_ms", "tpot_median", "ms", "ms per output token (median)", MEAN, -1),
         Figure("p99_tpot_ms", "tpot_p99", "ms", "ms per output token (99th percentile)", MEAN),
         Figure("completed", "completed", "requests", "completed requests", SUM),
-        Figure("failed", "failed", "requests", "failed requests", SUM),
+        Figure("num_prompts", "prompts", "requests", "prompts", SUM),
     ),
     training=False,
+    peers="output_tokens",
 )
 KINDS: Dict[str, WorkloadKind] = {"synthetic": _TRAINING, "vllm": _SERVING}
