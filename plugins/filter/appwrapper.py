@@ -22,6 +22,9 @@ description:
   - AppWrapper infers the pod sets of Pods, Deployments, StatefulSets, Jobs, JobSets, PyTorchJobs,
     RayClusters and RayJobs. For other kinds the filter declares each pod template that it finds, with
     C(replicas) beside the template as the number of pods. Where there is none, O(pod_sets) gives it.
+  - The controller of AppWrapper, as released, may create Pods, Services, Deployments, StatefulSets,
+    Jobs, JobSets, PyTorchJobs, RayClusters, RayJobs and PodGroups only. Grant its account the rights
+    for other kinds, such as ConfigMaps.
   - The objects are not changed, apart from O(priority_class).
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
