@@ -30,6 +30,11 @@ def lab():
         yield made
 
 
+@pytest.fixture(scope="module")
+def alice(lab, tmp_path_factory):
+    return workload_world.member(lab, tmp_path_factory.mktemp("alice"))
+
+
 @pytest.fixture
 def play(lab, tmp_path):
     yield workload_world.workload_playbook(lab, tmp_path)
@@ -45,8 +50,8 @@ def documents(directory):
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
-def test_a_workload_runs_and_is_compared_with_the_run_before(play, tmp_path):
-    first = play()
+def test_a_member_runs_a_workload_which_is_compared_with_the_run_before(play, alice, tmp_path):
+    first = play(workload_kubeconfig=alice)
     assert first.returncode == 0, first.stdout
     assert "samples/s" in words(first), first.stdout
     assert "no earlier run to compare with" in words(first), first.stdout
@@ -56,7 +61,7 @@ def test_a_workload_runs_and_is_compared_with_the_run_before(play, tmp_path):
     rates = [pod["figures"]["samples_per_second"] for pod in document["pods"]]
     assert document["figures"]["samples_per_second"] == pytest.approx(sum(rates))
     assert 0 <= document["figures"]["loss"] < 1
-    second = play()
+    second = play(workload_kubeconfig=alice)
     assert f"compared with {document['name']}" in words(second), second.stdout
     # Other settings make another workload.
     other = play(workload_steps=500, workload_wrapper="none")

@@ -16,6 +16,7 @@ import pytest
 import queue_world as world
 from controller import cluster_playbook
 from lab import images
+from teams_world import teams_playbook
 
 IMAGE = "localhost/python:1"
 #: What a run leaves in the cluster if it is not removed.
@@ -49,6 +50,17 @@ def make_team(lab, name="blue"):
         ),
         f"the queue of {name} is active",
     )
+
+
+def member(lab, directory, name="blue"):
+    """The kubeconfig of alice, who is a member of the team by the role `teams`."""
+    done = teams_playbook(lab, directory)(teams=[])
+    assert done.returncode == 0, done.stdout
+    lab.kubectl(
+        *("create", "rolebinding", "alice", "-n", name),
+        *("--clusterrole=mlbatch-edit", "--user=alice"),
+    )
+    return str(lab.kubeconfig_for("alice"))
 
 
 def workload_playbook(lab, directory, **more):
