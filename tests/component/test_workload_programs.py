@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queue.workloads import (
     figures,
@@ -116,6 +117,28 @@ def test_vllms_result_is_printed_for_the_reader_of_logs(stand_in):
 def test_the_failure_of_one_side_ends_the_other(stand_in, arguments, told):
     done = run(stand_in, **arguments)
     assert done.returncode == 1 and told in done.stderr, done.stderr
+
+
+def test_torchrun_gets_the_program_in_a_file_with_its_argument(tmp_path):
+    variables = yaml.safe_load((ROOT / "roles/workload/vars/main.yml").read_text(encoding="utf-8"))
+    shell = variables["workload_torchrun"].replace("{{ workload_gpus | int }}", "2")
+    program = tmp_path / "torchrun"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    program.chmod(0o755)
+    source = (FILES / "pytorch_fsdp.py").read_text(encoding="utf-8")
+    environment = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "run-0", "MASTER_PORT": "23456"}
+    done = subprocess.run(
+        ["bash", "-c", shell.replace("/tmp/train.py", f"{tmp_path}/train.py"), source, "{}"],
+        env={**os.environ, **environment, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    options = "--nnodes 2 --node_rank 1 --nproc_per_node 2 --master_addr run-0 --master_port 23456"
+    assert done.stdout.split() == [*options.split(), f"{tmp_path}/train.py", "{}"]
+    assert (tmp_path / "train.py").read_text(encoding="utf-8") == source
+    compile(source, "pytorch_fsdp.py", "exec")
 
 
 def test_the_end_of_the_pod_ends_server_and_load(stand_in):

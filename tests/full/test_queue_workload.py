@@ -14,9 +14,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import queue_lab
 import queue_world as world
 import workload_world
+import yaml
 from controller import linked, with_kubernetes_core
+from teams_world import load
 
 from ansible_collections.autopilot.gpu.plugins.filter.appwrapper import appwrapper
 
@@ -33,6 +36,15 @@ def lab():
 @pytest.fixture(scope="module")
 def alice(lab, tmp_path_factory):
     return workload_world.member(lab, tmp_path_factory.mktemp("alice"))
+
+
+@pytest.fixture(scope="module")
+def pytorchjobs(lab):
+    """The lab with PyTorchJobs, without their operator."""
+    crds = queue_lab.programs.RECIPES["current"].module(queue_lab.programs.TRAINING_OPERATOR)
+    path = crds / "manifests/base/crds/kubeflow.org_pytorchjobs.yaml"
+    load(lab, [yaml.safe_load(path.read_text(encoding="utf-8"))])
+    return lab
 
 
 @pytest.fixture
@@ -220,6 +232,18 @@ def test_what_a_killed_run_left_is_removed_by_the_next(lab, play):
     assert [one for one in workload_world.left(lab) if one.startswith("Job")] == ["Job new"]
     lab.kubectl("delete", "job", "-n", "blue", "new")
     lab.wait(lambda: not workload_world.left(lab), "the other job is gone")
+
+
+@pytest.mark.parametrize("wrapper", ["appwrapper", "none"])
+def test_a_pytorchjob_is_accepted_and_removed(pytorchjobs, play, wrapper):
+    asked = {"kind": "pytorch_fsdp", "workload_wrapper": wrapper, "workload_gpus": 0}
+    done = play("--check", **asked)
+    assert done.returncode == 0, done.stdout
+    # Nobody makes pods of it.
+    done = play(**asked, workload_timeout=3)
+    assert done.returncode == 2
+    assert "not ended within 3 s; no pods" in words(done), done.stdout
+    assert not pytorchjobs.get("pytorchjobs", "-n", "blue")["items"]
 
 
 def test_invalid_input_is_refused_before_anything_is_created(play):

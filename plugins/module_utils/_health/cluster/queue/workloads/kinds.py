@@ -59,4 +59,8 @@ _SERVING = WorkloadKind(
     training=False,
     peers="output_tokens",
 )
-KINDS: Dict[str, WorkloadKind] = {"synthetic": _TRAINING, "vllm": _SERVING}
+KINDS: Dict[str, WorkloadKind] = {
+    "synthetic": _TRAINING,
+    "vllm": _SERVING,
+    "pytorch_fsdp": _TRAINING,
+}
