@@ -109,8 +109,23 @@ class Session:
         #: Why logs could not be read.
         self.unread: list[str] = []
 
-    def run(self, objects: list[dict[str, t.Any]]) -> None:
-        """Create the objects, wait for the end, and read the figures or the reasons."""
+    def run(self, objects: list[dict[str, t.Any]]) -> str:
+        """Create the objects, wait for the end, and read the figures or the reasons; returns what
+        ended it before, or "".
+        """
+        try:
+            with interruptible():
+                self._run(objects)
+        except ApiError as error:
+            return str(error)
+        except Interrupted as reason:
+            return f"interrupted ({reason})"
+        except BaseException:
+            self.remove()
+            raise
+        return ""
+
+    def _run(self, objects: list[dict[str, t.Any]]) -> None:
         self._cluster.run(running.create(objects, self._namespace, self.made, False))
         began = time.monotonic()
         admitted: float | None = None

@@ -196,7 +196,7 @@ document:
 wrapped:
   description: Whether the objects were packed into an AppWrapper.
   type: bool
-  returned: always
+  returned: when the workload was created, and in check mode
 kept:
   description: Objects that stay.
   type: list
@@ -266,14 +266,7 @@ def main() -> None:
     except (ApiError, ValueError) as error:
         module.fail_json(msg=f"Nothing was created: {error}")
     session = _workload.Session(module.params, cluster)
-    problem = ""
-    try:
-        with _workload.interruptible():
-            session.run(objects)
-    except ApiError as error:
-        problem = str(error)
-    except _workload.Interrupted as reason:
-        problem = f"interrupted ({reason})"
+    problem = session.run(objects)
     left = "" if module.params["keep"] and not problem else session.remove()
     if problem or left:
         words = [problem, left or "The objects of the run were removed"]

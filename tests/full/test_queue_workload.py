@@ -43,7 +43,8 @@ def pytorchjobs(lab):
     """The lab with PyTorchJobs, without their operator."""
     crds = queue_lab.programs.RECIPES["current"].module(queue_lab.programs.TRAINING_OPERATOR)
     path = crds / "manifests/base/crds/kubeflow.org_pytorchjobs.yaml"
-    load(lab, [yaml.safe_load(path.read_text(encoding="utf-8"))])
+    # kubectl wait does not take the null that stands for the status.
+    load(lab, [{**yaml.safe_load(path.read_text(encoding="utf-8")), "status": {}}])
     return lab
 
 
@@ -156,10 +157,21 @@ class Started:
             ANSIBLE_PYTHON_INTERPRETER=sys.executable,
         )
         self.process = self._started.__enter__()
-        self._lab.wait(lambda: len(world.places(self._lab, "blue")) == 2, "both pods run", 90)
+        self._lab.wait(self._reporting, "both pods report", 90)
         return self
 
+    def _reporting(self):
+        """True once Python runs in both pods: the first process of a container ignores signals that
+        it has no handler for.
+        """
+        names = pods(self._lab)
+        logs = [self._lab.kubectl("logs", "-n", "blue", name, check=False).stdout for name in names]
+        return len(names) == 2 and all("loss" in log for log in logs)
+
     def __exit__(self, *error):
+        # Its run would go on in the lab of the next test.
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
         self._started.__exit__(*error)
 
     def printed(self):
