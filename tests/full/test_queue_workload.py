@@ -17,9 +17,7 @@ import pytest
 import queue_lab
 import queue_world as world
 import workload_world
-import yaml
 from controller import linked, with_kubernetes_core
-from teams_world import load
 
 from ansible_collections.autopilot.gpu.plugins.filter.appwrapper import appwrapper
 
@@ -43,8 +41,13 @@ def pytorchjobs(lab):
     """The lab with PyTorchJobs, without their operator."""
     crds = queue_lab.programs.RECIPES["current"].module(queue_lab.programs.TRAINING_OPERATOR)
     path = crds / "manifests/base/crds/kubeflow.org_pytorchjobs.yaml"
-    # kubectl wait does not take the null that stands for the status.
-    load(lab, [{**yaml.safe_load(path.read_text(encoding="utf-8")), "status": {}}])
+    lab.kubectl("apply", "--server-side", "-f", path)
+    lab.wait(
+        lambda: (
+            "pytorchjobs.kubeflow.org" in lab.kubectl("api-resources", "-o", "name").stdout.split()
+        ),
+        "PyTorchJobs are served",
+    )
     return lab
 
 
