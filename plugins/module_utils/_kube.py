@@ -169,7 +169,7 @@ class Cluster:
                 left, lambda: self._exchange(request, headers, until)
             )
             if status < 300:
-                return answer_of(content)
+                return answer_of(content, request.accept)
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             words = " ".join(str(error).split())
             raise Unavailable(

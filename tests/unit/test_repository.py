@@ -131,6 +131,7 @@ def test_groups_and_routing_are_what_the_modules_give():
         "slack_quota",
         "team_plan",
         "volume_claim",
+        "workload_run",
     ]
 
 

@@ -35,6 +35,9 @@ JSON, MERGE, STRATEGIC, APPLY = (
     "application/strategic-merge-patch+json",
     "application/apply-patch+yaml",
 )
+#: Accept header for logs of pods; the answer has the key ``text``. The API server answers 406 to
+#: text/plain, though that is what it sends.
+TEXT = "*/*"
 #: Accept header for lists whose labels, annotations or owners are needed; a full node with status
 #: is several times as large.
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -183,8 +186,10 @@ def error_of(
     )
 
 
-def answer_of(content: Union[bytes, bytearray]) -> ApiObject:
+def answer_of(content: Union[bytes, bytearray], accept: str = JSON) -> ApiObject:
     """The object of a successful answer. Raises ValueError."""
+    if accept == TEXT:
+        return {"text": content.decode("utf-8", "replace")}
     answer = parse_json(content)
     if not isinstance(answer, dict):
         raise ValueError("the answer is no JSON object")

@@ -214,7 +214,8 @@ def read_tolerations(value: Any) -> Tuple[NodeToleration, ...]:
     )
 
 
-def _conditions(status: Dict[str, Any]) -> Dict[str, Condition]:
+def read_conditions(status: Dict[str, Any]) -> Dict[str, Condition]:
+    """The conditions by type, of the status of any object."""
     return {
         text(one.get("type")): Condition(
             text(one.get("status")),
@@ -288,7 +289,7 @@ def read_cluster_queue(one: ApiObject) -> List[ClusterQueue]:
             usage,
             whole_number(status.get("admittedWorkloads")) or 0,
             whole_number(status.get("pendingWorkloads")) or 0,
-            _conditions(status),
+            read_conditions(status),
         )
     ] * bool(name)
 
@@ -330,7 +331,7 @@ def read_workload(one: ApiObject) -> List[Workload]:
             whole_number(spec.get("priority"), -(1 << 31)) or 0,
             tuple(_pod_set(pods) for pods in mappings_in(spec.get("podSets"))),
             text(mapping(status.get("admission")).get("clusterQueue")),
-            _conditions(status),
+            read_conditions(status),
         )
     ] * bool(_name(one))
 
@@ -360,7 +361,7 @@ def _pod_set(pods: Dict[str, Any]) -> PodSet:
 
 def read_node(one: ApiObject) -> List[ClusterNode]:
     meta, spec, status = (mapping(one.get(part)) for part in ("metadata", "spec", "status"))
-    ready = _conditions(status).get("Ready")
+    ready = read_conditions(status).get("Ready")
     return [
         ClusterNode(
             _name(one),

@@ -97,7 +97,7 @@ FINDINGS: Dict[str, FindingText] = {
         "Check the events of its pods: images, volumes, or no node with room.",
     ),
     "workload_evicted": FindingText(
-        "Kueue took the quota of a workload back.",
+        "Kueue took the quota of a workload back, or AppWrapper started it anew elsewhere.",
         "Read the reason in the message. After a preemption the workload waits for quota again; "
         "after a timeout check its pods.",
     ),
@@ -128,5 +128,63 @@ FINDINGS: Dict[str, FindingText] = {
         "A pod outside the queue holds GPUs. Kueue does not count them and admits workloads for "
         "which there is no room.",
         "End the pod, move it into the namespace of a team, or lower the quota by its GPUs.",
+    ),
+    "workload_pending": FindingText(
+        "A sample workload got no quota within its time.",
+        "Resolve Kueue's reason in the message: free quota, raise it, or request less.",
+    ),
+    "workload_image_not_pulled": FindingText(
+        "A node cannot pull the image of a sample workload.",
+        "Correct the name of the image, or give the node access to its registry.",
+    ),
+    "workload_not_started": FindingText(
+        "A container of a sample workload cannot start.",
+        "Resolve the reason in the message, such as a missing ConfigMap or Secret.",
+    ),
+    "workload_pod_failed": FindingText(
+        "A pod of a sample workload failed, which ended the whole workload.",
+        "Read the last lines of its log in the message. Check the node if it fails there again.",
+    ),
+    "workload_failed": FindingText(
+        "A sample workload failed as a whole.",
+        "Resolve the reason in the message. Run it again with `workload_keep` to look at its "
+        "objects.",
+    ),
+    "workload_timed_out": FindingText(
+        "A sample workload did not end in time.",
+        "Read in the message what its pods wait for. Raise `workload_timeout` if the workload "
+        "needs longer.",
+    ),
+    "workload_deleted": FindingText(
+        "Another client deleted a sample workload while it ran.",
+        "Run it again, and find out who deletes workloads in the namespace.",
+    ),
+    "workload_without_result": FindingText(
+        "A sample workload succeeded, but its pods reported no figures.",
+        "Run it again with `workload_keep` and read the logs of its pods.",
+    ),
+    "workload_log_unread": FindingText(
+        "Logs of a sample workload could not be read, so that figures of its pods are missing.",
+        "Grant `get` on `pods/log` in the namespace, and run it again.",
+    ),
+    "workload_not_finite": FindingText(
+        "A sample workload reported infinity or not a number, as after a numerical error.",
+        "Run it on other nodes. If it recurs on one node only, check the GPUs of that node.",
+    ),
+    "workload_loss_not_falling": FindingText(
+        "The loss of a sample training did not fall.",
+        "Raise the number of steps. If it recurs on one node only, check the GPUs of that node.",
+    ),
+    "workload_requests_failed": FindingText(
+        "Requests of a sample workload to its server failed.",
+        "Run it again with `workload_keep` and read the log of the server.",
+    ),
+    "workload_below_peers": FindingText(
+        "A pod of a sample workload is slower than the other pods.",
+        "Check the node of the pod: run a preflight on it.",
+    ),
+    "workload_worse_than_before": FindingText(
+        "A sample workload is slower than the run before it with the same settings.",
+        "Compare the nodes of both runs. Run a preflight on the nodes of the slower one.",
     ),
 }
