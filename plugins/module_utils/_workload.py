@@ -201,7 +201,7 @@ class Session:
     def judge(self, result: dict[str, t.Any]) -> CheckResult:
         """The result of a run; its figures, and the path of its document, are added to ``result``."""
         params = self._params
-        judged = judging.JudgedWorkload(self.findings, [], {}, "")
+        judged = judging.JudgedWorkload(self.findings, {}, "")
         if not self.findings:
             directory = params["results"] and os.path.join(
                 params["results"], self._namespace, params["kind"]
@@ -224,7 +224,7 @@ class Session:
         report = judging.report_of(params["kind"], self._name, self.pods, judged)
         result.update(figures=judged.figures, compared=judged.compared, report=report)
         healthy = judging.summary_of(params["kind"], judged.figures)
-        return concluded("workload", judged.findings, healthy, judged.measurements)
+        return concluded("workload", judged.findings, healthy)
 
 
 def checked_objects(params: dict[str, t.Any], cluster: Cluster) -> tuple[list[t.Any], bool]:

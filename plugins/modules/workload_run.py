@@ -127,17 +127,17 @@ status:
   type: str
   returned: when the workload was created
 health:
-  description: The result of the audit, with its findings, and the figures as measurements.
+  description: The result of the run, with its findings.
   type: list
   elements: dict
   returned: when the workload was created
   contains:
-    check: {description: The name C(quota_audit)., type: str, returned: always}
+    check: {description: The name C(workload)., type: str, returned: always}
     status: {description: Worst status of its findings., type: str, returned: always}
-    summary: {description: What the audit found in one line., type: str, returned: always}
-    duration_seconds: {description: Seconds that the audit took., type: float, returned: always}
+    summary: {description: What the run found in one line., type: str, returned: always}
+    duration_seconds: {description: Seconds that the run took., type: float, returned: always}
     findings:
-      description: What the audit found. At most 20 findings have the same code; one more counts the rest.
+      description: What the run found. At most 20 findings have the same code; one more counts the rest.
       type: list
       elements: dict
       returned: always
@@ -152,7 +152,7 @@ health:
         message: {description: The fact with its figures., type: str, returned: always}
         evidence: {description: The figures by name., type: dict, returned: always}
     measurements:
-      description: Figures worth keeping.
+      description: Empty, see RV(figures).
       type: list
       elements: dict
       returned: always
@@ -160,7 +160,7 @@ health:
         name: {description: Name of the measurement., type: str, returned: always}
         value: {description: The figure., type: float, returned: always}
         unit: {description: Unit of the figure., type: str, returned: always}
-        labels: {description: 'The part, such as the queue.', type: dict, returned: always}
+        labels: {description: The part., type: dict, returned: always}
 figures:
   description: Figures of the workload by name.
   type: dict

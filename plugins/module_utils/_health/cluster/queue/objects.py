@@ -394,7 +394,7 @@ def read_running_pod(one: ApiObject) -> List[RunningPod]:
 
 def _obstacle(status: Dict[str, Any]) -> str:
     """Why a pod of this status does not run: what the scheduler says, or for what a container waits."""
-    scheduled = _conditions(status).get("PodScheduled")
+    scheduled = read_conditions(status).get("PodScheduled")
     # A pod that is new or gated has no such reason.
     if scheduled and (scheduled.status, scheduled.reason) == ("False", "Unschedulable"):
         return f"not scheduled: {scheduled.message or 'no message'}"

@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from .kinds import KINDS, Figure
 from ....lenient import mapping, number, text
-from ....model import FAIL, UNKNOWN, WARN, Finding, Measurement
+from ....model import FAIL, UNKNOWN, WARN, Finding
 from ....text import printable
 from .figures import PodFigures, combined
 from .progress import of_pod, of_run
@@ -24,7 +24,6 @@ MINIMUM_PEERS = 2
 
 class JudgedWorkload(NamedTuple):
     findings: List[Finding]
-    measurements: List[Measurement]
     #: By name, see `kinds`.
     figures: Dict[str, float]
     #: What was compared, in words.
@@ -50,14 +49,9 @@ def judge_workload(
         *_below_peers(kind, pods, tolerance),
         *_worse_than_before(kind, name, figures, before, tolerance),
     ]
-    measurements = [
-        Measurement(f"workload_{figure.name}", figures[figure.name], figure.unit, {"kind": kind})
-        for figure in KINDS[kind].figures
-        if figure.name in figures
-    ]
     earlier = text(mapping(before).get("name"))
     compared = f"compared with {earlier}" if earlier else "no earlier run to compare with"
-    return JudgedWorkload(findings, measurements, figures, compared)
+    return JudgedWorkload(findings, figures, compared)
 
 
 def summary_of(kind: str, figures: Dict[str, float]) -> str:

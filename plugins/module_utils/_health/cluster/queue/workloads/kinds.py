@@ -15,7 +15,6 @@ class Figure(NamedTuple):
 
     key: str
     name: str
-    unit: str
     #: Name and unit in messages.
     title: str
     combined: str
@@ -36,8 +35,8 @@ class WorkloadKind(NamedTuple):
 
 _TRAINING = WorkloadKind(
     (
-        Figure("samples_per_second", "samples_per_second", "samples/s", "samples/s", SUM, 1),
-        Figure("loss", "loss", "", "loss", MEAN),
+        Figure("samples_per_second", "samples_per_second", "samples/s", SUM, 1),
+        Figure("loss", "loss", "loss", MEAN),
     ),
     training=True,
     peers="samples_per_second",
@@ -46,15 +45,15 @@ _TRAINING = WorkloadKind(
 #: the program of the kind prints. Each pod is a server with its own load.
 _SERVING = WorkloadKind(
     (
-        Figure("output_throughput", "output_tokens", "tokens/s", "output tokens/s", SUM, 1),
-        Figure("total_token_throughput", "total_tokens", "tokens/s", "tokens/s", SUM, 1),
-        Figure("request_throughput", "requests", "requests/s", "requests/s", SUM, 1),
-        Figure("median_ttft_ms", "ttft_median", "ms", "ms to the first token (median)", MEAN, -1),
-        Figure("p99_ttft_ms", "ttft_p99", "ms", "ms to the first token (99th percentile)", MEAN),
-        Figure("median_tpot_ms", "tpot_median", "ms", "ms per output token (median)", MEAN, -1),
-        Figure("p99_tpot_ms", "tpot_p99", "ms", "ms per output token (99th percentile)", MEAN),
-        Figure("completed", "completed", "requests", "completed requests", SUM),
-        Figure("num_prompts", "prompts", "requests", "prompts", SUM),
+        Figure("output_throughput", "output_tokens", "output tokens/s", SUM, 1),
+        Figure("total_token_throughput", "total_tokens", "tokens/s", SUM, 1),
+        Figure("request_throughput", "requests", "requests/s", SUM, 1),
+        Figure("median_ttft_ms", "ttft_median", "ms to the first token (median)", MEAN, -1),
+        Figure("p99_ttft_ms", "ttft_p99", "ms to the first token (99th percentile)", MEAN),
+        Figure("median_tpot_ms", "tpot_median", "ms per output token (median)", MEAN, -1),
+        Figure("p99_tpot_ms", "tpot_p99", "ms per output token (99th percentile)", MEAN),
+        Figure("completed", "completed", "completed requests", SUM),
+        Figure("num_prompts", "prompts", "prompts", SUM),
     ),
     training=False,
     peers="output_tokens",
