@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from workload_world import write_vllm
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queue.workloads import (
     figures,
@@ -51,8 +51,7 @@ def test_the_synthetic_workload_reports_its_loss_and_speed():
 def stand_in(tmp_path):
     """``(arguments, environment)`` of the program of the kind vllm, whose model is to be set."""
     program = tmp_path / "vllm"
-    shutil.copy(ROOT / "tests/worlds/vllm_stand_in.py", program)
-    program.chmod(0o755)
+    write_vllm(program)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

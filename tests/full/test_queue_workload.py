@@ -195,7 +195,10 @@ def pods(lab):
 def test_a_pod_that_fails_ends_the_workload_with_the_end_of_its_log(lab, started):
     failing = pods(lab)[1]
     interrupt = "import os, signal; os.kill(1, signal.SIGINT)"
-    lab.kubectl("exec", "-n", "blue", failing, "--", "/usr/bin/python3", "-c", interrupt)
+    # It ends with the container that it ends, perhaps before its own exit.
+    lab.kubectl(
+        *("exec", "-n", "blue", failing, "--", "/usr/bin/python3", "-c", interrupt), check=False
+    )
     told = started.printed()
     assert started.process.returncode == 2
     assert "exit status" in told and "KeyboardInterrupt" in told, told

@@ -578,12 +578,12 @@ def test_pods_of_a_list_that_is_read_again_count_once():
             step = procedure.throw(answer)
         else:
             step = procedure.send({**answer, "items": HEALTHY["pods"]})
-    while True:
+    found = None
+    while found is None:
         try:
             step = procedure.send({"items": []})
         except StopIteration as end:
             found = end.value
-            break
     assert (len(found.gpu_pods), found.system) == (1, {"gpu1": {"cpu": 1}})
 
 

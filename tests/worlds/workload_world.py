@@ -34,10 +34,16 @@ def load_python(lab):
     library = f"/usr/lib/{program.name}"
     files.update({"/usr/bin/python3": program, library: Path(library)})
     files["/usr/bin/vllm"] = lab.directory / "vllm"
-    shutil.copy(Path(__file__).with_name("vllm_stand_in.py"), files["/usr/bin/vllm"])
-    files["/usr/bin/vllm"].chmod(0o755)
+    write_vllm(files["/usr/bin/vllm"])
     files["/tmp"] = lab.directory / "tmp"
     lab.load_image(images.make(lab.directory / "python.tar", IMAGE, files, ["/usr/bin/python3"]))
+
+
+def write_vllm(path):
+    """The stand-in as a program."""
+    stand_in = Path(__file__).with_name("vllm_stand_in.py").read_text(encoding="utf-8")
+    path.write_text(f"#!/usr/bin/python3\n{stand_in}", encoding="utf-8")
+    path.chmod(0o755)
 
 
 def make_team(lab, name="blue"):

@@ -9,7 +9,7 @@ whose containerd has the images of Kueue, AppWrapper and the second scheduler.
 
 Without `install` nothing of a queue is there: whoever applies the Deployments of a release, with
 the images that `images` names, has their managers run in pods, with their accounts, settings,
-certificates and probes. Pods on the nodes of KWOK run for ever, or as stages.yaml says.
+certificates and probes. Pods on the nodes of KWOK run for ever, or as stages/ says.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class QueueLab(Lab):
     def _start_kwok(self):
         stages = programs.CURRENT.module(programs.KWOK) / "kustomize/stage"
         configured = [*(stages / f"{name}.yaml" for name in _STAGES)]
-        configured.append(Path(__file__).with_name("stages.yaml"))
+        configured.extend(sorted(Path(__file__).with_name("stages").glob("*.yaml")))
         annotation = ",".join(f"{key}={value}" for key, value in _FAKE.items())
         admin = self.control_plane.kubeconfig(
             "kwok", self.control_plane.keys / "admin", self.control_plane.inner_server

@@ -248,9 +248,9 @@ def _why_not_served(one: ApiObject) -> Procedure[str]:
         names = mapping(conditions.get("NamesAccepted"))
         told = names if names.get("status") == "False" else established
         return f"{told.get('reason') or 'not Established'}: {told.get('message') or 'no message'}"
-    version = next(version["name"] for version in one["spec"]["versions"] if version.get("served"))
+    served = [version["name"] for version in one["spec"]["versions"] if version.get("served")]
     try:
-        yield Request("GET", path_of(f"apis/{one['spec']['group']}/{version}"))
+        yield Request("GET", path_of(f"apis/{one['spec']['group']}/{served[0]}"))
     except (NotFound, Unavailable) as error:
         return str(error)
     return ""

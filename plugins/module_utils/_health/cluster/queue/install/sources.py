@@ -12,7 +12,7 @@ import re
 import stat
 import tarfile
 import zlib
-from typing import Dict, IO, Iterator, Tuple
+from typing import Dict, IO, Iterator, Optional, Tuple
 
 from ....knowledge.queue_releases import Release
 
@@ -142,7 +142,7 @@ def _members(opened: tarfile.TarFile, archive: str, subtrees: Tuple[str, ...]) -
         size += member.size
         if member.size > MOST_FILE or size > MOST_BYTES:
             raise SourceError(f"{archive}: member {member.name!r} is larger than accepted")
-        content: "IO[bytes] | None" = opened.extractfile(member)
+        content: Optional[IO[bytes]] = opened.extractfile(member)
         files[path] = content.read() if content else b""
     return files
 
