@@ -99,7 +99,7 @@ kubernetes: setup
 
 ##   make queue             Kueue and AppWrapper on a real Kubernetes; builds them (once, some fifteen minutes), needs root
 queue: setup
-	$(PYTEST) $(QUEUE_TESTS)
+	$(PYTEST) -n 2 --dist loadfile $(QUEUE_TESTS)
 
 ##   make mesh              networks of namespaces on this machine, with every kind of fault; needs root
 mesh: setup
