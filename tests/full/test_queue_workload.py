@@ -266,6 +266,7 @@ def test_a_pytorchjob_is_accepted_and_removed(pytorchjobs, play, wrapper):
 
 def test_invalid_input_is_refused_before_anything_is_created(play):
     for variables, told in (
+        ({"team": ""}, "team: not given; expected the name of the team"),
         ({"team": "green"}, "namespace: 'green' does not exist"),
         (
             {"workload_queue": "fast"},
