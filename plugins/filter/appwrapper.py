@@ -20,8 +20,9 @@ description:
   - Packs a list of Kubernetes objects into one AppWrapper (C(workload.codeflare.dev/v1beta2)), which
     Kueue admits as a whole and which AppWrapper restarts as a whole.
   - AppWrapper infers the pod sets of Pods, Deployments, StatefulSets, Jobs, JobSets, PyTorchJobs,
-    RayClusters and RayJobs. For other kinds the filter declares each pod template that it finds, with
-    C(replicas) beside the template as the number of pods. Where there is none, O(pod_sets) gives it.
+    RayClusters and RayJobs. For other kinds the filter declares each pod template that it finds. The
+    number of pods is C(replicas) of the object that has the template; without C(replicas), set it in
+    O(pod_sets).
   - The controller of AppWrapper, as released, may create Pods, Services, Deployments, StatefulSets,
     Jobs, JobSets, PyTorchJobs, RayClusters, RayJobs and PodGroups only. Grant its account the rights
     for other kinds, such as ConfigMaps.

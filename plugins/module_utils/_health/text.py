@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from typing import Iterable, List, NamedTuple, Optional
+from typing import Iterable, List, NamedTuple, Optional, Sequence
 
 #: Columns of a line where the terminal's are not known, and the least that wrapped text gets
 #: whatever stands left of it.
@@ -26,6 +26,12 @@ class Line(NamedTuple):
 def texts_of(lines: Iterable[Line]) -> List[str]:
     """The lines without their statuses."""
     return [line.text for line in lines]
+
+
+def some_of(names: Sequence[str], most: int, between: str = ", ") -> str:
+    """The first ``most`` names as one text, and how many there are more."""
+    rest = len(names) - most
+    return between.join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def plain(text: str, most: Optional[int] = MOST_TEXT) -> str:

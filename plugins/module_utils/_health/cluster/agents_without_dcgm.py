@@ -24,6 +24,7 @@ from typing import (
 from ..knowledge.dcgm import BUILD_ARGUMENT
 from .api_objects import PodObject
 from ..lenient import decode, parse_json, sequence
+from ..text import some_of
 
 #: Checks that the defaults leave out without dcgmi -> their names in a sentence.
 LEFT_OUT = {
@@ -168,8 +169,7 @@ def summary_of(agents: Iterable[AgentWithoutDcgm]) -> DcgmSummary:
 def _message(nodes: Sequence[str], left_out: Sequence[str]) -> str:
     if not left_out:
         return ""
-    more = len(nodes) - _MOST_NAMES
-    names = ", ".join(nodes[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    names = some_of(nodes, _MOST_NAMES)
     missing = " and ".join(LEFT_OUT[key] for key in left_out)
     return (
         f"The agent's image has no DCGM (nodes: {names}). The defaults leave out {missing}. "

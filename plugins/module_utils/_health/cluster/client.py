@@ -276,6 +276,11 @@ def path_of(*parts: str) -> str:
     return "/" + "/".join([parts[0].strip("/")] + [quote(part, safe="") for part in parts[1:]])
 
 
+def base_of(api_version: str) -> str:
+    """The first part of a path for ``apiVersion``: ``api/v1``, ``apis/batch/v1``."""
+    return f"{'apis' if '/' in api_version else 'api'}/{api_version}"
+
+
 def metadata_of(one: ApiObject) -> ObjectMetadata:
     """An object's metadata."""
     return decode(ObjectMetadata, one.get("metadata"))

@@ -26,8 +26,10 @@ from .client import (
     metadata_of,
     path_of,
 )
+from .queue.nudge import POD_LABEL
 from .queue.served import NotServed, served_api
 from ..lenient import decode, mapping, mappings_in, text
+from ..text import some_of
 
 #: Kinds with ``spec.suspend`` -> their API path.
 KINDS: Dict[str, Tuple[str, str]] = {
@@ -42,10 +44,7 @@ _ENDED = ("Complete", "Completed", "Failed", "Succeeded")
 
 #: Kinds whose controller labels the pods of a job with its name. The pods of a Job match its
 #: selector, since those of a Job with manualSelector need not have a label with its name.
-_POD_LABELS = {
-    "JobSet": "jobset.sigs.k8s.io/jobset-name",
-    "AppWrapper": "workload.codeflare.dev/appwrapper",
-}
+_POD_LABELS = {"JobSet": "jobset.sigs.k8s.io/jobset-name", "AppWrapper": POD_LABEL}
 #: Phases of a pod whose containers have ended, so that it holds no GPU.
 _ENDED_PODS = ("Succeeded", "Failed")
 #: Seconds between two looks at the pods of a job.
@@ -186,8 +185,7 @@ def _not_stopped(kind: str, namespace: str, name: str, path: str) -> Procedure[s
         keep=lambda pod: _may_hold_gpus(decode(PodObject, pod)),
     )
     if pods:
-        more = len(pods) - _MOST_PODS
-        named = ", ".join(sorted(pods)[:_MOST_PODS]) + (f" and {more} more" if more > 0 else "")
+        named = some_of(sorted(pods), _MOST_PODS)
         return f"{len(pods)} pod{'' if len(pods) == 1 else 's'} may still hold GPUs: {named}"
     if _ended(found):
         return ""

@@ -10,7 +10,7 @@ import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from ..lenient import mapping, mappings_in, sequence, text
-from ..text import plain
+from ..text import plain, some_of
 from .client import ApiObject, NotFound, Procedure, Request, items, metadata_of, path_of
 
 GROUP_PATH = "apis/monitoring.coreos.com/v1"
@@ -148,9 +148,9 @@ def _state(monitor: ApiObject, targets: Sequence[ScrapeTarget]) -> MonitorState:
         state = MISSING
     elif down:
         state = DOWN
-        named = [f"{one.url}: {one.error or 'no error given'}" for one in down[:_MOST_NAMED]]
-        more = f" and {len(down) - _MOST_NAMED} more" if len(down) > _MOST_NAMED else ""
-        reason = f"{up} of {len(own)} targets are up: {'; '.join(named)}{more}"
+        named = [f"{one.url}: {one.error or 'no error given'}" for one in down]
+        told = some_of(named, _MOST_NAMED, "; ")
+        reason = f"{up} of {len(own)} targets are up: {told}"
     elif up < len(own):
         state, reason = UNKNOWN, f"{len(own) - up} of {len(own)} targets were not scraped yet"
     return MonitorState(

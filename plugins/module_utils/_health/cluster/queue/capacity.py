@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
 from ...knowledge.cluster import GPU
-from ...knowledge.marks import EVICT, TESTING
+from ...knowledge.marks import MARKS
 from ..mark_states import Rules
 from .objects import ClusterNode, Flavor, NodeTaint, NodeToleration, Resources, add
 
@@ -28,20 +28,20 @@ _DOWN = {
     "node.kubernetes.io/unreachable": "unreachable",
     "node.kubernetes.io/not-ready": "not ready",
 }
-#: Marks that take the GPUs of a node out of service.
-OUT_OF_SERVICE = (TESTING, EVICT)
 #: Effects that keep new pods away.
 KEEPS_AWAY = ("NoSchedule", "NoExecute")
+#: Marks that take the GPUs of a node out of service.
+OUT_OF_SERVICE = tuple(value for value, mark in MARKS.items() if mark.effect in KEEPS_AWAY)
 #: Taint of a cordoned node.
 _CORDON = "node.kubernetes.io/unschedulable"
-#: Resources of which the kubelet reserves a part for the system. Pods get the allocatable rest.
+#: Resources of which the kubelet keeps a part for the system; pods can use what is allocatable.
 RESERVED = ("cpu", "memory", "ephemeral-storage")
 
 
 def resource_taints(label_key: str = LABEL_KEY) -> Dict[str, Tuple[NodeTaint, ...]]:
     """The marks that keep new pods away, in the form of AppWrapper's configuration."""
     return {
-        GPU: (NodeTaint(label_key, TESTING, "NoSchedule"), NodeTaint(label_key, EVICT, "NoExecute"))
+        GPU: tuple(NodeTaint(label_key, value, MARKS[value].effect) for value in OUT_OF_SERVICE)
     }
 
 

@@ -7,7 +7,7 @@ wrong type reads as empty, and an object without a name is left out.
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from ...lenient import flag, mapping, mappings_in, text, whole_number
 from ..client import ApiObject
@@ -294,18 +294,24 @@ def read_cluster_queue(one: ApiObject) -> List[ClusterQueue]:
     ] * bool(name)
 
 
+def quotas_in(spec: Dict[str, Any]) -> Iterator[Tuple[str, Dict[str, Any]]]:
+    """Each quota of a ClusterQueue's ``spec`` as it is there, with the name of its flavor."""
+    for group in mappings_in(spec.get("resourceGroups")):
+        for flavor in mappings_in(group.get("flavors")):
+            for quota in mappings_in(flavor.get("resources")):
+                yield text(flavor.get("name")), quota
+
+
 def _quotas(spec: Dict[str, Any]) -> Tuple[ResourceQuota, ...]:
     return tuple(
         ResourceQuota(
-            text(flavor.get("name")),
+            flavor,
             text(quota.get("name")),
             parse_quantity(quota.get("nominalQuota")) or Fraction(0),
             parse_quantity(quota.get("borrowingLimit")),
             parse_quantity(quota.get("lendingLimit")),
         )
-        for group in mappings_in(spec.get("resourceGroups"))
-        for flavor in mappings_in(group.get("flavors"))
-        for quota in mappings_in(flavor.get("resources"))
+        for flavor, quota in quotas_in(spec)
     )
 
 

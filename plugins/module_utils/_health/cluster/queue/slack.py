@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import json
 from fractions import Fraction
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ...lenient import mapping, mappings_in, parse_json, text
 from ..client import (
@@ -28,7 +28,7 @@ from ..client import (
     metadata_of,
 )
 from .capacity import Loss, ResourceTaints, slack_losses, sum_of
-from .objects import ClusterNode, Flavor, read_cluster_queue, read_flavor, read_node
+from .objects import ClusterNode, Flavor, read_cluster_queue, quotas_in, read_flavor, read_node
 from .quantity import format_quantity, parse_quantity
 from .served import ServedApi, bounded_list, served_api
 
@@ -130,7 +130,7 @@ def plan(
     limits: List[SlackLimit] = []
     losses: Dict[str, List[Loss]] = {}
     note: Dict[str, Dict[str, Any]] = {}
-    for flavor, quota in _quotas_in(groups):
+    for flavor, quota in quotas_in({"resourceGroups": groups}):
         if flavor not in known:
             raise InvalidQueue(
                 f"ClusterQueue {name}: its flavor {flavor!r} does not exist; create the "
@@ -173,13 +173,6 @@ def _remembered(noted: str, name: str) -> Mapping[str, Mapping[str, Mapping[str,
         flavor: {resource: mapping(entry) for resource, entry in mapping(of_flavor).items()}
         for flavor, of_flavor in entries.items()
     }
-
-
-def _quotas_in(groups: List[Dict[str, Any]]) -> Iterator[Tuple[str, Dict[str, Any]]]:
-    for group in groups:
-        for flavor in mappings_in(group.get("flavors")):
-            for quota in mappings_in(flavor.get("resources")):
-                yield text(flavor.get("name")), quota
 
 
 def _limit(

@@ -8,8 +8,9 @@ import copy
 import time
 from typing import Callable, Dict, List, NamedTuple, Optional, Set
 
-from ....knowledge.cluster import MANAGED_BY, MANAGER, QUEUE_COMPONENT
+from ....knowledge.cluster import MANAGED_BY, MANAGER
 from ....lenient import mapping, mappings_in
+from ....text import some_of
 from ...client import (
     APPLY,
     ApiError,
@@ -25,10 +26,14 @@ from ...client import (
     items,
     path_of,
 )
+from ..objects import quotas_in
+from .edits import selector_of
 from .kinds import CRD, CRDS_PATH, REMOVAL, in_order, path_to, reference
 
 FIELD_MANAGER = "autopilot.gpu.queue"
 CREATED, CHANGED, UNCHANGED, KEPT = "created", "changed", "unchanged", "kept"
+#: A message names at most so many objects.
+MOST_NAMED = 10
 #: Seconds that the API server may take to serve new CRDs.
 CRD_SECONDS = 60.0
 #: How the API server says that it did not reach a webhook.
@@ -40,7 +45,7 @@ _SERVERS = ("managedFields", "resourceVersion", "generation", "uid", "creationTi
 
 
 class Change(NamedTuple):
-    """What was or would be done with an object. ``before`` is None for a new object."""
+    """A change to an object, made or planned. ``before`` is None for a new object."""
 
     what: str
     action: str
@@ -73,9 +78,8 @@ def read_existing(objects: List[ApiObject]) -> Procedure[Dict[str, ApiObject]]:
         if not is_ours(found) and one["kind"] != "Namespace":
             others.append(reference(one))
     if others:
-        more = f" and {len(others) - 10} more" if len(others) > 10 else ""
         raise QueueError(
-            f"{', '.join(others[:10])}{more}: made by another program, expected no such object or "
+            f"{some_of(others, MOST_NAMED)}: made by another program, expected no such object or "
             f"the label {MANAGED_BY}={MANAGER}. Remove the other installation, or set this label to "
             "hand the objects over to this role. Nothing of this component was changed."
         )
@@ -196,19 +200,15 @@ def _with_lending_limits(one: ApiObject, before: Optional[ApiObject]) -> ApiObje
     if one["kind"] != "ClusterQueue" or before is None:
         return one
     limits = {
-        (flavor.get("name"), resource.get("name")): resource["lendingLimit"]
-        for group in mappings_in(mapping(before.get("spec")).get("resourceGroups"))
-        for flavor in mappings_in(group.get("flavors"))
-        for resource in mappings_in(flavor.get("resources"))
+        (flavor, resource.get("name")): resource["lendingLimit"]
+        for flavor, resource in quotas_in(mapping(before.get("spec")))
         if "lendingLimit" in resource
     }
     kept = copy.deepcopy(one)
-    for group in kept["spec"]["resourceGroups"]:
-        for flavor in group["flavors"]:
-            for resource in flavor["resources"]:
-                limit = limits.get((flavor["name"], resource["name"]))
-                if limit is not None:
-                    resource["lendingLimit"] = limit
+    for flavor, resource in quotas_in(kept["spec"]):
+        limit = limits.get((flavor, resource["name"]))
+        if limit is not None:
+            resource["lendingLimit"] = limit
     return kept
 
 
@@ -263,8 +263,7 @@ def obsolete_objects(component: str, objects: List[ApiObject]) -> Procedure[List
     for kind in REMOVAL:
         if kind.kind in _NEVER_PRUNED:
             continue
-        selector = f"{MANAGED_BY}={MANAGER},{QUEUE_COMPONENT}={component}"
-        listed = yield from items(kind.list_path, {"labelSelector": selector})
+        listed = yield from items(kind.list_path, selector_of(component))
         for one in listed:
             # Items of a list have no kind of their own.
             one.update(apiVersion=kind.base.partition("/")[2], kind=kind.kind)
@@ -284,6 +283,5 @@ def delete(one: ApiObject) -> Procedure[bool]:
 
 def served_crds(component: str) -> Procedure[List[ApiObject]]:
     """The CRDs of the component, or of all components for ""."""
-    selector = f"{MANAGED_BY}={MANAGER},{QUEUE_COMPONENT}" + (f"={component}" if component else "")
-    found: List[ApiObject] = yield from items(CRDS_PATH, {"labelSelector": selector})
+    found: List[ApiObject] = yield from items(CRDS_PATH, selector_of(component))
     return found

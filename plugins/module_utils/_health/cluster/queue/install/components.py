@@ -10,7 +10,7 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, S
 
 from ....knowledge.queue_releases import RELEASES, Image, Release
 from ...client import ApiObject
-from ..teams.access import edit_role
+from ..teams.access import TEAM_NAMESPACE, edit_role
 from . import edits, managers, own_objects
 
 #: In the order of installation; removed in the reverse order.
@@ -166,7 +166,7 @@ def _kueue(settings: QueueSettings, rendered: List[ApiObject], codec: Codec) -> 
         objects, [kind for kind in edits.webhook_kinds(objects) if kind not in managed | own]
     )
     # Jobs are made by many programs: only those of teams wait for Kueue's word.
-    edits.limit_webhooks(objects, ["job"], (managers.TEAM_LABEL, managers.TEAM_VALUE))
+    edits.limit_webhooks(objects, ["job"], (TEAM_NAMESPACE, "true"))
     return objects
 
 

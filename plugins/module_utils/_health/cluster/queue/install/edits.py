@@ -28,6 +28,14 @@ def label(objects: Iterable[ApiObject], component: str) -> None:
         labels.update({MANAGED_BY: MANAGER, QUEUE_COMPONENT: component})
 
 
+def selector_of(component: str = "") -> Dict[str, str]:
+    """The query for objects with the labels of `label`, of one component or of any."""
+    return {
+        "labelSelector": f"{MANAGED_BY}={MANAGER},{QUEUE_COMPONENT}"
+        + (f"={component}" if component else "")
+    }
+
+
 def move(objects: List[ApiObject], namespace: str) -> List[ApiObject]:
     """The objects in the namespace, with every reference to the namespace that they were rendered
     for; without their Namespace, and with kube-system left alone.

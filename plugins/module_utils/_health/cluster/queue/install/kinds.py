@@ -69,18 +69,19 @@ _KINDS = (
     ),
 )
 #: Kueue's kinds of which the queue has objects; their version is that of the object.
-_OF_KUEUE = (
+OF_KUEUE = (
     ("Topology", "topologies"),
     ("ResourceFlavor", "resourceflavors"),
     ("ClusterQueue", "clusterqueues"),
 )
-_BY_NAME: Dict[Tuple[str, str], ObjectKind] = {(one.group, one.kind): one for one in _KINDS}
+#: By API group and kind.
+BY_NAME: Dict[Tuple[str, str], ObjectKind] = {(one.group, one.kind): one for one in _KINDS}
 _RANK = {one.kind: rank for rank, one in enumerate(_KINDS)}
-_RANK.update({kind: len(_KINDS) + rank for rank, (kind, _plural) in enumerate(_OF_KUEUE)})
+_RANK.update({kind: len(_KINDS) + rank for rank, (kind, _plural) in enumerate(OF_KUEUE)})
 
 #: Kinds in the order of removal: first what would send requests to a manager that has gone.
 REMOVAL: Tuple[ObjectKind, ...] = tuple(
-    _BY_NAME[group, kind]
+    BY_NAME[group, kind]
     for group, kind in (
         ("apiregistration.k8s.io", "APIService"),
         ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"),
@@ -104,10 +105,10 @@ REMOVAL: Tuple[ObjectKind, ...] = tuple(
 def kind_of(one: ApiObject) -> ObjectKind:
     """The kind of an object. Raises ValueError for a kind that the queue does not consist of."""
     group, _slash, version = str(one["apiVersion"]).rpartition("/")
-    known = _BY_NAME.get((group, one["kind"]))
+    known = BY_NAME.get((group, one["kind"]))
     if known:
         return known
-    for kind, plural in _OF_KUEUE:
+    for kind, plural in OF_KUEUE:
         if group == "kueue.x-k8s.io" and kind == one["kind"]:
             return ObjectKind(group, version, kind, plural, False)
     raise ValueError(f"{one['apiVersion']} {one['kind']}: not a kind of the queue's objects")

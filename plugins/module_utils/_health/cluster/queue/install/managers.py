@@ -13,9 +13,9 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from ....knowledge.marks import MARKS, OLD_WORDS
 from ....lenient import mapping
+from ..teams.access import TEAM_NAMESPACE
+from ..teams.listing import LOCAL_QUEUE, SLACK_QUEUE
 
-TEAM_LABEL, TEAM_VALUE = "mlbatch-team-namespace", "true"
-DEFAULT_QUEUE, SLACK_QUEUE = "default-queue", "slack-cluster-queue"
 _PREEMPTION = ["LessThanOrEqualToFinalShare", "LessThanInitialShare"]
 #: The first version of Kueue that manages AppWrappers itself.
 _OWN_APPWRAPPER = (0, 11)
@@ -104,7 +104,7 @@ def kueue_config(version: str, shipped: Any, namespace: str) -> Dict[str, Any]:
     config["namespace"] = namespace
     config["metrics"] = {**mapping(config.get("metrics")), "enableClusterQueueResources": True}
     config["manageJobsWithoutQueueName"] = True
-    config["managedJobsNamespaceSelector"] = {"matchLabels": {TEAM_LABEL: TEAM_VALUE}}
+    config["managedJobsNamespaceSelector"] = {"matchLabels": {TEAM_NAMESPACE: "true"}}
     config["integrations"] = {"frameworks": list(frameworks(version))}
     if version_of(version) < _OWN_APPWRAPPER:
         config["integrations"]["externalFrameworks"] = [_EXTERNAL_APPWRAPPER]
@@ -151,7 +151,7 @@ def appwrapper_config(
     parsed = version_of(version)
     own: Dict[str, Any] = {
         "userRBACAdmissionCheck": False,
-        "defaultQueueName": DEFAULT_QUEUE,
+        "defaultQueueName": LOCAL_QUEUE,
         "autopilot": {"injectAntiAffinities": True, "monitorNodes": True, "resourceTaints": taints},
     }
     if parsed >= _KNOWS_WARN:
@@ -167,7 +167,7 @@ def appwrapper_config(
         }
         if parsed >= (1, 0, 0):
             own["kueueJobReconciller"]["manageJobsNamespaceSelector"] = {
-                "matchLabels": {TEAM_LABEL: TEAM_VALUE}
+                "matchLabels": {TEAM_NAMESPACE: "true"}
             }
     durations = {
         FAULT_TOLERANCE[name]: value * 1_000_000_000

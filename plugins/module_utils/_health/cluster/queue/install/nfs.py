@@ -7,12 +7,12 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, List, Mapping, NamedTuple
 
-from ....knowledge.cluster import MANAGED_BY, MANAGER, QUEUE_COMPONENT
 from ....knowledge.queue_releases import NFS_PROVISIONER
 from ....lenient import mapping, text
+from ....text import some_of
 from ...client import ApiObject, NotFound, Procedure, Request, items, metadata_of
 from . import edits, own_objects
-from .apply import QueueError
+from .apply import MOST_NAMED, QueueError
 from .kinds import STORAGE_CLASSES_PATH
 
 #: The component that its objects belong to, and their name.
@@ -21,7 +21,6 @@ NFS_COMPONENT, NAME = "nfs_provisioner", "nfs-subdir-external-provisioner"
 SCC = "hostmount-anyuid"
 _SCC_GROUP = "security.openshift.io"
 _RBAC = "rbac.authorization.k8s.io"
-_MOST_NAMED = 10
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(
@@ -100,10 +99,7 @@ def objects_of(settings: NfsSettings, is_openshift: bool) -> List[ApiObject]:
     space = own_objects.namespace(where)
     # The least level that allows an NFS volume in a pod.
     space["metadata"]["labels"] = {"pod-security.kubernetes.io/enforce": "baseline"}
-    rules = [
-        {"apiGroups": groups, "resources": resources, "verbs": verbs}
-        for groups, resources, verbs in _RULES
-    ]
+    rules = own_objects.rules_of(_RULES)
     objects = [
         space,
         _object("v1", "ServiceAccount", where),
@@ -197,8 +193,7 @@ def check_unused(kept: str = "") -> Procedure[None]:
     """Raise `QueueError` that names the claims and volumes of the storage classes that this component
     made, except the class ``kept``: without its class, the provisioner deletes no volume.
     """
-    selector = f"{MANAGED_BY}={MANAGER},{QUEUE_COMPONENT}={NFS_COMPONENT}"
-    classes = yield from items(STORAGE_CLASSES_PATH, {"labelSelector": selector})
+    classes = yield from items(STORAGE_CLASSES_PATH, edits.selector_of(NFS_COMPONENT))
     names = {metadata_of(one)["name"] for one in classes} - {kept}
     if not names:
         return
@@ -209,9 +204,8 @@ def check_unused(kept: str = "") -> Procedure[None]:
     used = [f"PersistentVolumeClaim {name}" for name in claims]
     used += [f"PersistentVolume {name}" for name in volumes]
     if used:
-        more = f" and {len(used) - _MOST_NAMED} more" if len(used) > _MOST_NAMED else ""
         raise QueueError(
-            f"StorageClass {', '.join(sorted(names))}: used by {', '.join(used[:_MOST_NAMED])}{more}, "
+            f"StorageClass {', '.join(sorted(names))}: used by {some_of(used, MOST_NAMED)}, "
             "expected no claim or volume: the provisioner could not delete them later. Delete the "
             "claims first, or set persistentVolumeReclaimPolicy of volumes to keep to Retain. "
             "Nothing was changed."
@@ -228,5 +222,5 @@ def _of(classes: "set[str]", one: ApiObject) -> List[str]:
 
 
 def _is_retained(volume: ApiObject) -> bool:
-    """True if nobody deletes the volume when its claim has gone."""
+    """True if the volume stays when its claim is deleted."""
     return mapping(volume.get("spec")).get("persistentVolumeReclaimPolicy") == "Retain"

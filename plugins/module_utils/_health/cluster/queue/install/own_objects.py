@@ -11,9 +11,10 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ...client import ApiObject
 from ..served import COHORT_FIELDS, GROUP
-from .managers import SLACK_QUEUE, SchedulerChoice, version_of
+from ..teams.listing import COHORT, SLACK_QUEUE
+from ..teams.objects import PREEMPTION
+from .managers import SchedulerChoice, version_of
 
-COHORT = "default-cohort"
 #: Name, value, and whether pods without a class get it; MLBatch's mlbatch-priorities.yaml.
 PRIORITIES = (
     ("low-priority", 1, False),
@@ -100,7 +101,8 @@ def namespace(name: str) -> ApiObject:
     return _object("v1", "Namespace", name)
 
 
-def _rules(rows: Any) -> List[Dict[str, List[str]]]:
+def rules_of(rows: Any) -> List[Dict[str, List[str]]]:
+    """The rules of a role from rows of groups, resources and verbs."""
     return [
         {"apiGroups": list(groups), "resources": list(resources), "verbs": list(verbs)}
         for groups, resources, verbs in rows
@@ -111,7 +113,7 @@ def _role(name: str, account: str, where: str, rows: Any) -> List[ApiObject]:
     """A ClusterRole of the same name as its binding to an account."""
     subject = {"kind": "ServiceAccount", "name": account, "namespace": where}
     return [
-        _object(f"{_RBAC}/v1", "ClusterRole", name, rules=_rules(rows)),
+        _object(f"{_RBAC}/v1", "ClusterRole", name, rules=rules_of(rows)),
         _object(
             f"{_RBAC}/v1",
             "ClusterRoleBinding",
@@ -287,11 +289,7 @@ def _slack_queue(version: str, slack: Mapping[str, Mapping[str, str]]) -> ApiObj
         spec={
             "namespaceSelector": {},
             COHORT_FIELDS[version]: COHORT,
-            "preemption": {
-                "withinClusterQueue": "LowerOrNewerEqualPriority",
-                "reclaimWithinCohort": "Any",
-                "borrowWithinCohort": {"policy": "Never"},
-            },
+            "preemption": PREEMPTION,
             "resourceGroups": [{"coveredResources": covered, "flavors": flavors}],
         },
     )

@@ -10,6 +10,7 @@ from typing import Callable, Dict, List, NamedTuple, Tuple
 from ....knowledge.cluster import MANAGED_BY, MANAGER, QUEUE_COMPONENT
 from ....knowledge.queue_releases import RELEASES
 from ....lenient import mapping, mappings_in, text
+from ....text import some_of
 from ...client import (
     MERGE,
     ApiObject,
@@ -22,18 +23,18 @@ from ...client import (
     path_of,
 )
 from ..teams.access import EDIT_ROLE, RBAC, TEAM_LABEL
-from .apply import QueueError, is_ours, served_crds
-from .edits import WEBHOOKS
-from .kinds import REMOVAL, ObjectKind
+from .apply import MOST_NAMED, QueueError, is_ours, served_crds
+from .edits import WEBHOOKS, selector_of
+from .kinds import BY_NAME, CRDS_PATH, OF_KUEUE, REMOVAL, ObjectKind
 
 #: Kueue's kinds of which the queue has objects, in the order of removal.
-_OWN_CUSTOM = ("clusterqueues", "resourceflavors", "topologies")
+_OWN_CUSTOM = tuple(plural for _kind, plural in reversed(OF_KUEUE))
 #: Objects of users go in this order: jobs before the queues that hold their quota.
 _GROUPS_FIRST = ("workload.codeflare.dev", "kubeflow.org", "ray.io", "scheduling.x-k8s.io")
 _PLURALS_LAST = ("localqueues", "workloads", "clusterqueues", "cohorts", "resourceflavors")
-_NAMESPACES = ObjectKind("", "v1", "Namespace", "namespaces", False)
-_DEPLOYMENTS = ObjectKind("apps", "v1", "Deployment", "deployments", True)
-_CLUSTER_ROLES = ObjectKind("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", False)
+_NAMESPACES = BY_NAME["", "Namespace"]
+_DEPLOYMENTS = BY_NAME["apps", "Deployment"]
+_CLUSTER_ROLES = BY_NAME["rbac.authorization.k8s.io", "ClusterRole"]
 _LEASES = ObjectKind("coordination.k8s.io", "v1", "Lease", "leases", True)
 #: What keeps a namespace: objects of others that would go with it.
 _IN_NAMESPACE = (
@@ -43,11 +44,11 @@ _IN_NAMESPACE = (
     ObjectKind("batch", "v1", "Job", "jobs", True),
     ObjectKind("batch", "v1", "CronJob", "cronjobs", True),
     ObjectKind("", "v1", "Pod", "pods", True),
-    ObjectKind("", "v1", "Service", "services", True),
-    ObjectKind("", "v1", "ConfigMap", "configmaps", True),
-    ObjectKind("", "v1", "Secret", "secrets", True),
+    BY_NAME["", "Service"],
+    BY_NAME["", "ConfigMap"],
+    BY_NAME["", "Secret"],
     ObjectKind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", True),
-    ObjectKind("", "v1", "ServiceAccount", "serviceaccounts", True),
+    BY_NAME["", "ServiceAccount"],
 )
 #: What Kubernetes and OpenShift make in every namespace.
 _OF_EVERY_NAMESPACE = (
@@ -57,7 +58,6 @@ _OF_EVERY_NAMESPACE = (
     ("ServiceAccount", "builder"),
     ("ServiceAccount", "deployer"),
 )
-_MOST_NAMED = 10
 
 
 class RemovedObjects(NamedTuple):
@@ -111,7 +111,7 @@ def remove_users_objects(
         )
     if is_dry_run:
         return RemovedObjects([one.what for one in found], [])
-    # They would refuse every change to the objects that are to be removed.
+    # Webhooks of a stopped manager would refuse each change below.
     webhooks = yield from _webhooks_of_dead_managers()
     for step in (webhooks, found):
         yield from _delete_all(step, timeout, clock)
@@ -191,8 +191,8 @@ def _webhooks_of_dead_managers() -> Procedure[List[_Found]]:
 
 
 def obsolete_queues(objects: List[ApiObject]) -> Procedure[Tuple[List[ApiObject], List[str]]]:
-    """The queue's own objects of Kueue that are not among the wanted objects: the slack queue, which
-    is to be removed, and flavors and topologies, which stay since the queues of teams may use them.
+    """Objects of Kueue that this role made and no longer wants: a slack queue to remove, and in words
+    the flavors and topologies, which stay because queues of teams may use them.
     """
     wanted = {(one["kind"], one["metadata"]["name"]) for one in objects}
     obsolete: List[ApiObject] = []
@@ -220,16 +220,11 @@ def _teams() -> Procedure[List[str]]:
 
 
 def _few(names: List[str]) -> str:
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _selector(component: str) -> Dict[str, str]:
-    return {"labelSelector": f"{MANAGED_BY}={MANAGER},{QUEUE_COMPONENT}={component}"}
+    return some_of(names, MOST_NAMED)
 
 
 def _labelled(kind: ObjectKind, component: str) -> Procedure[List[_Found]]:
-    listed = yield from items(kind.list_path, _selector(component))
+    listed = yield from items(kind.list_path, selector_of(component))
     return [_Found(kind, one, component) for one in listed]
 
 
@@ -283,12 +278,7 @@ def _rank(kind: ObjectKind) -> Tuple[int, int]:
 def _own_custom(plural: str) -> Procedure[List[_Found]]:
     """The queue's own objects of a kind of Kueue; none where its API has gone."""
     try:
-        crd = yield Request(
-            "GET",
-            path_of(
-                "apis/apiextensions.k8s.io/v1/customresourcedefinitions", f"{plural}.kueue.x-k8s.io"
-            ),
-        )
+        crd = yield Request("GET", path_of(CRDS_PATH, f"{plural}.kueue.x-k8s.io"))
     except NotFound:
         return []
     listed = yield from _list_custom(_custom_kind(crd), "kueue")

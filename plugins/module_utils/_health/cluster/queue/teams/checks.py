@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ....lenient import mapping, text
+from ....text import some_of
 from ....spelling import did_you_mean, nearest, unsupported
 from ...client import ApiObject, metadata_of
 from ..capacity import belongs, usable
@@ -190,8 +191,7 @@ def _near(resource: str, known: Resources) -> List[str]:
 
 def some(names: Sequence[str]) -> str:
     """The first names as one text, and how many there are more."""
-    rest = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {rest} more" if rest > 0 else "")
+    return some_of(names, _MOST_NAMES)
 
 
 def _demands(teams: Sequence[Team], state: ClusterState) -> Iterator[QuotaDemand]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ....lenient import flag, mapping, mappings_in, sequence, text
-from ...client import ApiObject, NotFound, Procedure, Request, items, metadata_of, path_of
+from ...client import base_of, ApiObject, NotFound, Procedure, Request, items, metadata_of, path_of
 from ..objects import ClusterNode, Flavor, read_flavor, read_node
 from ..served import VERSIONS, NotServed, ServedApi, bounded_list, served_api, served_groups
 from .access import ADMISSION, EDIT_ROLE, POLICY, RBAC
@@ -142,7 +142,7 @@ def _namespaced_resources(groups: Dict[str, List[str]]) -> Procedure[List[_Resou
     for group, version in dict.fromkeys(versions):
         api_version = f"{group}/{version}" if group else version
         try:
-            answer = yield Request("GET", path_of(f"{'apis' if group else 'api'}/{api_version}"))
+            answer = yield Request("GET", path_of(base_of(api_version)))
         except NotFound:
             continue
         for name, kind in _listed(answer):
@@ -162,8 +162,7 @@ def _listed(answer: ApiObject) -> Iterator[Tuple[str, str]]:
 def _contents(namespace: str, resources: Sequence[_Resource]) -> Procedure[List[NamespaceContent]]:
     found: List[NamespaceContent] = []
     for resource in resources:
-        root = "apis" if "/" in resource.api_version else "api"
-        path = path_of(f"{root}/{resource.api_version}/namespaces", namespace, resource.name)
+        path = path_of(f"{base_of(resource.api_version)}/namespaces", namespace, resource.name)
         try:
             listed = yield from items(path, metadata_only=True)
         except NotFound:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Dict, List, NamedTuple, Sequence
 
 from ...client import (
+    base_of,
     APPLY,
     ApiError,
     ApiObject,
@@ -111,7 +112,7 @@ def _can_be_tried(one: ApiObject, state: ClusterState) -> bool:
 
 
 def _path(one: ApiObject) -> str:
-    key, version = key_of(one), str(one["apiVersion"])
+    key = key_of(one)
     resource = _RESOURCES[key.kind].partition(".")[0]
     where = ["namespaces", key.namespace] if key.namespace else []
-    return path_of(f"{'apis' if '/' in version else 'api'}/{version}", *where, resource, key.name)
+    return path_of(base_of(one["apiVersion"]), *where, resource, key.name)

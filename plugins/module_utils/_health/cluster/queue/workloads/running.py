@@ -9,6 +9,7 @@ from typing import List, NamedTuple, Tuple
 from ....lenient import mapping, mappings_in, text
 from ....times import parse_stamp
 from ...client import (
+    base_of,
     TEXT,
     ApiObject,
     Conflict,
@@ -43,10 +44,6 @@ class Created(NamedTuple):
     title: str
 
 
-def _base(api_version: str) -> str:
-    return f"{'apis' if '/' in api_version else 'api'}/{api_version}"
-
-
 def collection_path(kind: Tuple[str, str], namespace: str) -> Procedure[str]:
     """The path of the objects of a kind (apiVersion and kind) in a namespace. Raises `NotFound` if
     the kind is not served.
@@ -54,13 +51,13 @@ def collection_path(kind: Tuple[str, str], namespace: str) -> Procedure[str]:
     api_version, name = kind
     missing = NotFound(f"{name}: the API server does not serve {api_version}, install it", 404)
     try:
-        answer = yield Request("GET", path_of(_base(api_version)))
+        answer = yield Request("GET", path_of(base_of(api_version)))
     except NotFound:
         raise missing from None
     for resource in mappings_in(answer.get("resources")):
         plural = text(resource.get("name"))
         if resource.get("kind") == name and "/" not in plural:
-            return path_of(_base(api_version), "namespaces", namespace, plural)
+            return path_of(base_of(api_version), "namespaces", namespace, plural)
     raise missing
 
 
