@@ -201,6 +201,22 @@ def test_a_run_that_cannot_succeed_ends_with_the_reason(observation, code, told)
     assert told in now.findings[0].message
 
 
+@pytest.mark.parametrize(
+    ("status", "found"),
+    [
+        ({}, None),
+        ({"jobStatus": "RUNNING", "jobDeploymentStatus": "Running"}, None),
+        ({"jobStatus": "SUCCEEDED", "jobDeploymentStatus": "Complete"}, "Succeeded"),
+        ({"jobStatus": "FAILED", "jobDeploymentStatus": "Complete"}, "Failed"),
+        ({"jobStatus": "RUNNING", "jobDeploymentStatus": "Failed"}, "Failed"),
+    ],
+)
+def test_the_end_of_a_rayjob_is_in_its_status(status, found):
+    rayjob = {"apiVersion": "ray.io/v1", "kind": "RayJob", "status": status}
+    assert list(observing.ray_end(rayjob)) == ([found] if found else [])
+    assert not observing.ray_end({**rayjob, "kind": "RayCluster"})
+
+
 def test_a_late_run_says_what_its_pods_wait_for():
     waiting = pod("run-1-1", "Pending", "", late="0/3 nodes are available")
     finding = progress.timed_out(observed(pods=[pod(), waiting]), "run-1", "900 s")
