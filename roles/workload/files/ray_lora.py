@@ -58,7 +58,9 @@ def train(options):
         if context.get_local_rank() == 0:
             samples = options["batch"] * context.get_local_world_size() * (step - before)
             with open(LOG, "w") as log:
-                log.write(report(step, total.item() / context.get_world_size(), samples, now - began))
+                log.write(
+                    report(step, total.item() / context.get_world_size(), samples, now - began)
+                )
         began, before = now, step
 
 
