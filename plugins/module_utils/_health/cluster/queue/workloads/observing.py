@@ -72,7 +72,7 @@ def observe(path: str, namespace: str, name: str) -> Procedure[RunObservation]:
         _MOST_PODS,
         labelSelector=f"{RUN_LABEL}={name}",
     )
-    conditions = {**read_conditions(status), **(yield from _ray_end(found, namespace))}
+    conditions = {**read_conditions(status), **(yield from end_of_rayjob(found, namespace))}
     return RunObservation(
         bool(metadata_of(found).get("deletionTimestamp")),
         text(status.get("phase")) if found.get("kind") == "AppWrapper" else "",
@@ -82,7 +82,7 @@ def observe(path: str, namespace: str, name: str) -> Procedure[RunObservation]:
     )
 
 
-def _ray_end(found: ApiObject, namespace: str) -> Procedure[Dict[str, Condition]]:
+def end_of_rayjob(found: ApiObject, namespace: str) -> Procedure[Dict[str, Condition]]:
     """The end of a RayJob as a condition, which it has none of. AppWrapper does not look at it
     either: the pods of a RayJob never succeed.
     """
