@@ -220,7 +220,7 @@ def test_the_end_of_a_rayjob_is_in_its_status(status, found):
 def test_the_rayjob_of_an_appwrapper_is_asked_for():
     rayjob = {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": {"name": "run-1"}}
     looking = observing.end_of_rayjob({"spec": {"components": [{"template": rayjob}]}}, "blue")
-    assert next(looking).path == "apis/ray.io/v1/namespaces/blue/rayjobs/run-1"
+    assert next(looking).path == "/apis/ray.io/v1/namespaces/blue/rayjobs/run-1"
     with pytest.raises(StopIteration) as ended:
         looking.send({**rayjob, "status": {"jobStatus": "FAILED", "message": "lost a worker"}})
     assert ended.value.value == {"Failed": Condition("True", "FAILED", "lost a worker")}
