@@ -55,8 +55,10 @@ def pytorchjobs(lab):
 def rayjobs(lab):
     """The lab with RayJobs, without their operator."""
     crds = queue_lab.programs.RECIPES["current"].module(queue_lab.programs.RAY_OPERATOR)
-    path = crds / "config/crd/bases/ray.io_rayjobs.yaml"
-    lab.kubectl("apply", "--server-side", "-f", path)
+    # Kueue's controller of RayJobs watches RayClusters too.
+    for plural in ("rayclusters", "rayjobs"):
+        path = crds / f"config/crd/bases/ray.io_{plural}.yaml"
+        lab.kubectl("apply", "--server-side", "-f", path)
     lab.wait(
         lambda: "rayjobs.ray.io" in lab.kubectl("api-resources", "-o", "name").stdout.split(),
         "RayJobs are served",
