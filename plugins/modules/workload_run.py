@@ -32,7 +32,7 @@ options:
     description: The kind of workload, which tells the figures in its logs.
     type: str
     required: true
-    choices: [synthetic, vllm, pytorch_fsdp]
+    choices: [synthetic, vllm, pytorch_fsdp, ray_lora]
   name:
     description: Name of the run, a DNS label; that of its AppWrapper.
     type: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -138,6 +139,16 @@ def test_torchrun_gets_the_program_in_a_file_with_its_argument(tmp_path):
     assert done.stdout.split() == [*options.split(), f"{tmp_path}/train.py", "{}"]
     assert (tmp_path / "train.py").read_text(encoding="utf-8") == source
     compile(source, "pytorch_fsdp.py", "exec")
+
+
+def test_ray_lora_prints_reports_for_the_reader_of_logs():
+    program = runpy.run_path(str(FILES / "ray_lora.py"))
+    steps = [step for step in range(1, 101) if program["reported"](step, 100)]
+    assert steps == [1, *range(10, 101, 10)]
+    printed = program["report"](1, 9.5, 0, 0.1) + program["report"](10, 7.25, 36, 4)
+    found = read("ray_lora", printed)
+    assert found.reports == 2 and found.first_loss == 9.5
+    assert found.figures == {"samples_per_second": 9.0, "loss": 7.25}
 
 
 def test_the_end_of_the_pod_ends_server_and_load(stand_in):

@@ -51,6 +51,21 @@ def pytorchjobs(lab):
     return lab
 
 
+@pytest.fixture(scope="module")
+def rayjobs(lab):
+    """The lab with RayJobs, without their operator."""
+    crds = queue_lab.programs.RECIPES["current"].module(queue_lab.programs.RAY_OPERATOR)
+    # Kueue's controller of RayJobs watches RayClusters too.
+    for plural in ("rayclusters", "rayjobs"):
+        path = crds / f"config/crd/bases/ray.io_{plural}.yaml"
+        lab.kubectl("apply", "--server-side", "-f", path)
+    lab.wait(
+        lambda: "rayjobs.ray.io" in lab.kubectl("api-resources", "-o", "name").stdout.split(),
+        "RayJobs are served",
+    )
+    return lab
+
+
 @pytest.fixture
 def play(lab, tmp_path):
     yield workload_world.workload_playbook(lab, tmp_path)
@@ -262,6 +277,33 @@ def test_a_pytorchjob_is_accepted_and_removed(pytorchjobs, play, wrapper):
     assert done.returncode == 2
     assert "not ended within 3 s; no pods" in words(done), done.stdout
     assert not pytorchjobs.get("pytorchjobs", "-n", "blue")["items"]
+
+
+@pytest.mark.parametrize("wrapper", ["appwrapper", "none"])
+def test_a_rayjob_is_accepted_and_removed(rayjobs, play, wrapper):
+    asked = {
+        "kind": "ray_lora",
+        "workload_wrapper": wrapper,
+        "workload_gpus": 0,
+        "workload_memory": "64M",
+        "workload_memory_limit": "128M",
+    }
+    done = play("--check", **asked)
+    assert done.returncode == 0, done.stdout
+    # Nobody makes pods of it. Kept, to see what the API server did.
+    done = play(**asked, workload_timeout=3, workload_keep=True)
+    assert done.returncode == 2
+    assert "not ended within 3 s; no pods" in words(done), done.stdout
+    (made,) = rayjobs.get("rayjobs", "-n", "blue")["items"]
+    spec = made["spec"]
+    assert spec["activeDeadlineSeconds"] == 63 and spec["ttlSecondsAfterFinished"] == 600
+    assert spec["submissionMode"] == "HTTPMode" and not spec.get("suspend")
+    (workload,) = rayjobs.get("workloads.kueue.x-k8s.io", "-n", "blue")["items"]
+    assert [one["count"] for one in workload["spec"]["podSets"]] == [1, 7]
+    kind = "appwrapper" if wrapper == "appwrapper" else "rayjob"
+    rayjobs.kubectl("delete", kind, "-n", "blue", made["metadata"]["name"])
+    rayjobs.wait(lambda: not workload_world.left(rayjobs), "the kept objects are gone")
+    assert not rayjobs.get("rayjobs", "-n", "blue")["items"]
 
 
 def test_invalid_input_is_refused_before_anything_is_created(play):

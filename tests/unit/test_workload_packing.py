@@ -139,6 +139,11 @@ def test_pod_sets_that_cannot_be_found_are_given():
         ([{**job(), "kind": None}], {}, r"object 1 \(object train\) has no kind"),
         ([job(name=None)], {}, r"object 1 \(Job without a name\) has no metadata.name"),
         ([CONFIG], {}, "ConfigMap script: 0 pod templates; expected 1 to 8"),
+        (
+            [made("trainer.kubeflow.org/v1alpha1", "TrainJob", {"trainer": {"numNodes": 2}})],
+            {},
+            "TrainJob train: 0 pod templates; expected 1 to 8",
+        ),
         ([job(name=f"j{number}") for number in range(9)], {}, "9 pod templates; expected 1 to 8"),
         ([job(), job()], {}, "Job train is listed 2 times; expected once"),
         ([job(namespace="red")], {}, "is in namespace 'red'; expected 'blue'"),

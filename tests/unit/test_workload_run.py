@@ -21,7 +21,9 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.queu
     observing,
     preparing,
     progress,
+    running,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.times import parse_stamp
 
 MARK = "autopilot.ibm.com/gpuhealth"
 RUN = preparing.WorkloadRun("run-1", "blue", "default-queue", "high-priority", 900, "")
@@ -199,6 +201,70 @@ def test_a_run_that_cannot_succeed_ends_with_the_reason(observation, code, told)
     now = progress.progress_of(observation, "run-1")
     assert (now.state, [finding.code for finding in now.findings]) == ("failed", [code])
     assert told in now.findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("status", "found"),
+    [
+        ({}, None),
+        ({"jobStatus": "RUNNING", "jobDeploymentStatus": "Running"}, None),
+        ({"jobStatus": "SUCCEEDED", "jobDeploymentStatus": "Complete"}, "Succeeded"),
+        ({"jobStatus": "FAILED", "jobDeploymentStatus": "Complete"}, "Failed"),
+        ({"jobStatus": "RUNNING", "jobDeploymentStatus": "Failed"}, "Failed"),
+    ],
+)
+def test_the_end_of_a_rayjob_is_in_its_status(status, found):
+    rayjob = {"apiVersion": "ray.io/v1", "kind": "RayJob", "status": status}
+    assert list(observing.ray_end(rayjob)) == ([found] if found else [])
+    assert not observing.ray_end({**rayjob, "kind": "RayCluster"})
+
+
+def test_the_rayjob_of_an_appwrapper_is_asked_for():
+    rayjob = {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": {"name": "run-1"}}
+    looking = observing.end_of_rayjob({"spec": {"components": [{"template": rayjob}]}}, "blue")
+    assert next(looking).path == "/apis/ray.io/v1/namespaces/blue/rayjobs/run-1"
+    with pytest.raises(StopIteration) as ended:
+        looking.send({**rayjob, "status": {"jobStatus": "FAILED", "message": "lost a worker"}})
+    assert ended.value.value == {"Failed": Condition("True", "FAILED", "lost a worker")}
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind", "plural"),
+    [
+        ("workload.codeflare.dev/v1beta2", "AppWrapper", "appwrappers"),
+        ("batch/v1", "Job", "jobs"),
+        ("kubeflow.org/v1", "PyTorchJob", "pytorchjobs"),
+        ("ray.io/v1", "RayJob", "rayjobs"),
+    ],
+)
+def test_what_an_earlier_run_left_is_removed_once_it_has_expired(api_version, kind, plural):
+    def left(name, expires, **metadata):
+        annotations = {"autopilot.gpu/expires": expires}
+        return {"metadata": {"name": name, "annotations": annotations, **metadata}}
+
+    found = [
+        left("killed", "2026-11-26T09:00:00Z"),
+        left("running", "2026-11-26T09:00:02Z"),
+        left("component", "2026-11-26T09:00:00Z", ownerReferences=[{"uid": "1"}]),
+        {"metadata": {"name": "of-others"}},
+    ]
+    path = f"/apis/{api_version}/namespaces/blue/{plural}"
+    removing, deleted = running.remove_expired("blue", parse_stamp("2026-11-26T09:00:01Z")), []
+    answer = None
+    while True:
+        try:
+            request = removing.send(answer)
+        except StopIteration as ended:
+            assert ended.value == [f"{kind} killed"]
+            break
+        answer = {}
+        if request.method == "DELETE":
+            deleted.append(request.path)
+        elif request.path == f"/apis/{api_version}":
+            answer = {"resources": [{"name": plural, "kind": kind}]}
+        elif request.path == path:
+            answer = {"items": found}
+    assert deleted == [f"{path}/killed"]
 
 
 def test_a_late_run_says_what_its_pods_wait_for():

@@ -62,4 +62,5 @@ KINDS: Dict[str, WorkloadKind] = {
     "synthetic": _TRAINING,
     "vllm": _SERVING,
     "pytorch_fsdp": _TRAINING,
+    "ray_lora": _TRAINING,
 }

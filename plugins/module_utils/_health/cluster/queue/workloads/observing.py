@@ -14,14 +14,17 @@ from ...client import (
     NotFound,
     Procedure,
     Request,
+    base_of,
     metadata_of,
     path_of,
 )
 from ..objects import Condition, Workload, read_conditions, read_warning, read_workload
 from ..quota_findings import kueue_message
 from ..served import NotServed, bounded_list, served_api
+from .pod_templates import kind_of
 from .preparing import RUN_LABEL
 
+RAY_JOB = ("ray.io/v1", "RayJob")
 _MOST_PODS, _MOST_WORKLOADS, _MOST_EVENTS = 1000, 5000, 2000
 _MOST_WORDS = 400
 #: States of a container that does not start by waiting longer.
@@ -70,13 +73,46 @@ def observe(path: str, namespace: str, name: str) -> Procedure[RunObservation]:
         _MOST_PODS,
         labelSelector=f"{RUN_LABEL}={name}",
     )
+    conditions = {**read_conditions(status), **(yield from end_of_rayjob(found, namespace))}
     return RunObservation(
         bool(metadata_of(found).get("deletionTimestamp")),
         text(status.get("phase")) if found.get("kind") == "AppWrapper" else "",
-        read_conditions(status),
+        conditions,
         workload,
         sorted(pods, key=lambda pod: pod.name),
     )
+
+
+def end_of_rayjob(found: ApiObject, namespace: str) -> Procedure[Dict[str, Condition]]:
+    """The end of a RayJob as a condition, which it has none of. AppWrapper does not look at it
+    either: the pods of a RayJob never succeed.
+    """
+    components = mappings_in(mapping(found.get("spec")).get("components"))
+    job = found
+    for template in (mapping(one.get("template")) for one in components):
+        if kind_of(template) == RAY_JOB:
+            name = metadata_of(template).get("name", "")
+            path = path_of(base_of(RAY_JOB[0]), "namespaces", namespace, "rayjobs", name)
+            try:
+                job = yield Request("GET", path)
+            except NotFound:
+                return {}
+    return ray_end(job)
+
+
+def ray_end(job: ApiObject) -> Dict[str, Condition]:
+    """The condition of a RayJob that has ended; of any other object none. Pure."""
+    if kind_of(job) != RAY_JOB:
+        return {}
+    status = mapping(job.get("status"))
+    ended, reason = text(status.get("jobStatus")), text(status.get("reason"))
+    # At a deadline only the second tells; of a job that failed it may be Complete.
+    failed = ended in ("FAILED", "STOPPED") or status.get("jobDeploymentStatus") == "Failed"
+    if not failed and ended != "SUCCEEDED":
+        return {}
+    message = text(status.get("message"))[:_MOST_WORDS]
+    name = "Failed" if failed else "Succeeded"
+    return {name: Condition("True", reason or ended, message)}
 
 
 def _workload_of(uid: str, namespace: str) -> Procedure[Optional[Workload]]:

@@ -33,7 +33,12 @@ _MOST_QUEUES = 1000
 #: Seconds between two looks at what is being removed.
 _LOOK = 1.0
 #: What runs of this collection create: what a later run looks for.
-_CREATED = (("workload.codeflare.dev/v1beta2", "AppWrapper"), ("batch/v1", "Job"))
+_CREATED = (
+    ("workload.codeflare.dev/v1beta2", "AppWrapper"),
+    ("batch/v1", "Job"),
+    ("kubeflow.org/v1", "PyTorchJob"),
+    ("ray.io/v1", "RayJob"),
+)
 _FOREGROUND = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
 
 
