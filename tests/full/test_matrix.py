@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import json
 import os
 import shutil
 import signal
@@ -218,6 +219,28 @@ def test_ctrl_c_ends_what_runs_on_the_node(controller, ssh, tmp_path):
     eventually(lambda: not sandbox.processes_of(node), 60)
     with open(Path(node.root) / "run/autopilot-gpu/checks.lock", "rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_the_program_of_a_workload_gets_numbers(controller, tmp_path):
+    role = ROOT / "roles/workload"
+    chosen = {"workload_kind": "ray_lora", "workload_team": "blue", "workload_pods": "3"}
+    found = controller.ad_hoc(
+        "localhost,",
+        "ansible.builtin.debug",
+        {"msg": "{{ workload_arguments[workload_kind] | to_json }}"},
+        tmp_path,
+        *("-e", f"@{role}/defaults/main.yml"),
+        *("-e", f"@{role}/vars/main.yml"),
+        *("-e", json.dumps(chosen)),
+    )
+    assert json.loads(found["localhost"]["msg"]) == {
+        "model": "meta-llama/Llama-3.1-8B",
+        "processes": 3,
+        "gpu": True,
+        "steps": 100,
+        "batch": 4,
+        "tokens": 128,
+    }
 
 
 def command_of(pid):

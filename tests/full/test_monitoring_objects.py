@@ -11,7 +11,7 @@ import base64
 import pytest
 
 from agent_role import changed, crd, load_crds, removed_crds
-from controller import cluster_playbook
+from monitoring_role import monitoring_playbook
 
 GROUP = "monitoring.coreos.com"
 OPERATOR = (
@@ -27,14 +27,7 @@ OPERATORS_KINDS = "prometheusrules,servicemonitors,alertmanagerconfigs"
 
 @pytest.fixture
 def play(lab, tmp_path):
-    """``play(*arguments, **variables)``: the playbook against the lab; the finished process."""
-    return cluster_playbook(
-        "autopilot.gpu.monitoring",
-        tmp_path,
-        monitoring_target="kubernetes",
-        monitoring_kubeconfig=str(lab.kubeconfig),
-        monitoring_namespace="watching",
-    )
+    return monitoring_playbook(lab, tmp_path)
 
 
 @pytest.fixture

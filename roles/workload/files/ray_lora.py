@@ -68,8 +68,14 @@ def main(options):
     from ray.train import ScalingConfig
     from ray.train.torch import TorchTrainer
 
+    # The trainer only waits: a processor of its own would be missing to a process.
+    scaling = ScalingConfig(
+        trainer_resources={"CPU": 0},
+        num_workers=options["processes"],
+        use_gpu=options["gpu"],
+        placement_strategy="SPREAD",
+    )
     # The failure of a process ends all, and raises here.
-    scaling = ScalingConfig(num_workers=options["processes"], use_gpu=True)
     TorchTrainer(train, train_loop_config=options, scaling_config=scaling).fit()
 
 
