@@ -15,7 +15,7 @@ from queue_world import appwrapper, phase, running, team
 NAMESPACE = "mlbatch-system"
 
 
-@pytest.fixture(scope="module", params=["current", "mlbatch"])
+@pytest.fixture(scope="module", params=["current", "mlbatch", "pinned"])
 def place(request, tmp_path_factory):
     """A lab without a queue, and the playbook for its profile."""
     with running(request.param, with_scheduler=request.param == "current") as lab:

@@ -25,14 +25,16 @@ MODULES = {
     "kuberay": ("github.com/ray-project/kuberay/ray-operator", "ray-operator"),
     "scheduler": ("sigs.k8s.io/scheduler-plugins", ""),
 }
-_PROXY = "registry.k8s.io/kubebuilder/kube-rbac-proxy:v0.16.0"
+#: Of Kueue 0.10, and of AppWrapper 0.30.
+_PROXIES = [f"registry.k8s.io/kubebuilder/kube-rbac-proxy:v0.{minor}.0" for minor in (16, 15)]
 #: Versions of what the profiles install in a lab with nodes.
 _VERSIONS = {
     "mlbatch": {"kueue": "0.10.2", "appwrapper": "1.0.7"},
+    "pinned": {"kueue": "0.10.2", "appwrapper": "0.30.0"},
     "current": {"kueue": "0.19.2", "appwrapper": "1.2.2", "scheduler": "0.34.7"},
 }
 #: Images of the lab are built here, so that their digests are others.
-_BY_TAG = {"registry.k8s.io/kueue/kueue:v0.10.2": "", _PROXY: ""}
+_BY_TAG = dict.fromkeys(["registry.k8s.io/kueue/kueue:v0.10.2", *_PROXIES], "")
 #: Every kind that could be left behind, with the CRDs' own kinds gone with their CRDs.
 KINDS = (
     "namespaces,priorityclasses,customresourcedefinitions,apiservices,"
@@ -92,15 +94,17 @@ def profile_playbook(lab, directory, **defaults):
     """``run(*arguments, **variables)``: run the playbook with the real managers of a `QueueLab`, which
     are waited for, and a slack queue with 8 GPUs.
     """
-    profile = lab.profile.name
-    if profile == "mlbatch":
-        _load_proxy(lab, directory)
+    versions = _VERSIONS[lab.profile.name]
+    is_current = lab.profile.name == "current"
+    if not is_current:
+        _load_proxies(lab, directory)
     return queue_playbook(
         lab,
         directory,
-        mirror(directory / "sources", _VERSIONS[profile]),
+        mirror(directory / "sources", versions),
         **{
-            "queue_profile": profile,
+            "queue_profile": "current" if is_current else "mlbatch",
+            "queue_appwrapper_version": versions["appwrapper"],
             "queue_components": ["kueue", "appwrapper"],
             "queue_scheduler": "none",
             "queue_image_digests": _BY_TAG,
@@ -113,14 +117,15 @@ def profile_playbook(lab, directory, **defaults):
     )
 
 
-def _load_proxy(lab, directory):
-    """A stand-in for the proxy before Kueue's metrics: a program that waits."""
+def _load_proxies(lab, directory):
+    """Stand-ins for the proxies before metrics: a program that waits."""
     source, program = directory / "wait.c", directory / "wait"
     source.write_text("#include <unistd.h>\nint main(void) { for (;;) pause(); }\n")
     subprocess.run(["cc", "-static", "-o", program, source], check=True)
     archive = directory / "proxy.tar"
-    images.make(archive, _PROXY, {"/wait": program}, ["/wait"], user="65532")
-    lab.load_image(archive)
+    for image in _PROXIES:
+        images.make(archive, image, {"/wait": program}, ["/wait"], user="65532")
+        lab.load_image(archive)
 
 
 def everything(lab) -> dict:

@@ -53,14 +53,16 @@ def obstacle(profile, with_scheduler=False) -> str | None:
 def _recipes(profile, with_scheduler) -> list:
     """What has to be built; KWOK comes with the newer Kueue."""
     return [
-        programs.RECIPES[profile],
+        *PROFILES[profile].recipes.values(),
         programs.CURRENT,
         *([programs.SECOND_SCHEDULER] if with_scheduler else []),
     ]
 
 
 class QueueLab(Lab):
-    """See the top of this file. ``profile``: `mlbatch` (Kueue 0.10, AppWrapper 1.0) or `current`."""
+    """See the top of this file. ``profile``: `mlbatch` (Kueue 0.10, AppWrapper 1.0), `pinned` (the same
+    with AppWrapper 0.30) or `current`.
+    """
 
     def __init__(self, profile, gpu_nodes=3, with_scheduler=False):
         if profile not in PROFILES:
@@ -100,8 +102,8 @@ class QueueLab(Lab):
 
     def _wanted_images(self):
         """Program, recipe, image and its path there, as the releases have them."""
-        yield "kueue", self.profile.recipe, self.profile.image(programs.KUEUE), "/manager"
-        yield "appwrapper", self.profile.recipe, self.profile.image(programs.APPWRAPPER), "/manager"
+        for module, recipe in self.profile.recipes.items():
+            yield module.rpartition("/")[2], recipe, self.profile.image(module), "/manager"
         if self._with_scheduler:
             second = programs.SECOND_SCHEDULER
             for name in ("kube-scheduler", "controller"):
@@ -169,7 +171,7 @@ class QueueLab(Lab):
     def release(self, component) -> list:
         """The objects of `kueue` or `appwrapper` as released, with this lab's images."""
         module = {"kueue": programs.KUEUE, "appwrapper": programs.APPWRAPPER}[component]
-        directory = self.profile.recipe.module(module) / "config/default"
+        directory = self.profile.recipes[module].module(module) / "config/default"
         said = self.kubectl("kustomize", directory).stdout
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         return [

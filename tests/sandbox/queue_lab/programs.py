@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The programs of a queue's lab, built as those of its Kubernetes are, and the released files of
-their modules: ``python tests/sandbox/queue_lab/programs.py [current | mlbatch | scheduler]``.
+their modules: ``python tests/sandbox/queue_lab/programs.py [current | mlbatch | pinned | scheduler]``.
 """
 
 from __future__ import annotations
@@ -34,15 +34,27 @@ def _managers(profile, *more) -> Recipe:
         version=kueue,
         commands=[
             ("kueue", f"{KUEUE}/cmd/kueue", command(f"{KUEUE}/pkg/version.GitVersion=v{kueue}")),
-            ("appwrapper", f"{APPWRAPPER}/cmd", command(f"main.BuildVersion=v{appwrapper}")),
+            _appwrapper(appwrapper),
             *more,
         ],
     )
 
 
+def _appwrapper(number) -> tuple:
+    return "appwrapper", f"{APPWRAPPER}/cmd", command(f"main.BuildVersion=v{number}")
+
+
 #: KWOK shares most of its modules with the newer Kueue.
 CURRENT = _managers("current", ("kwok", f"{KWOK}/cmd/kwok", command()))
 MLBATCH = _managers("mlbatch")
+#: The AppWrapper that MLBatch pins. Its library of Kueue is 0.8.2, since no proxy has the 0.8.3 that
+#: it was released with.
+PINNED = Recipe(
+    title="AppWrapper",
+    source=_SOURCE / "pinned",
+    version=version(_SOURCE / "pinned", APPWRAPPER),
+    commands=[_appwrapper(version(_SOURCE / "pinned", APPWRAPPER))],
+)
 #: The scheduler with Coscheduling, and the controller of its groups.
 SECOND_SCHEDULER = Recipe(
     title="Scheduler-plugins",
@@ -51,7 +63,7 @@ SECOND_SCHEDULER = Recipe(
     commands=[("kube-scheduler", ".", command())],
     names=("controller",),
 )
-RECIPES = {"current": CURRENT, "mlbatch": MLBATCH, "scheduler": SECOND_SCHEDULER}
+RECIPES = {"current": CURRENT, "mlbatch": MLBATCH, "pinned": PINNED, "scheduler": SECOND_SCHEDULER}
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ class Profile(NamedTuple):
     """Versions that go together."""
 
     name: str
-    recipe: Recipe
+    #: By module, of Kueue and of AppWrapper.
+    recipes: dict[str, Recipe]
     #: What is changed in Kueue's settings as released.
     kueue: dict
     #: AppWrapper's.
@@ -41,13 +42,13 @@ class Profile(NamedTuple):
 
     def image(self, module) -> str:
         """The full name of a release's image."""
-        return f"{_IMAGES[module]}:v{version(self.recipe.source, module)}"
+        return f"{_IMAGES[module]}:v{version(self.recipes[module].source, module)}"
 
 
 PROFILES = {
     "mlbatch": Profile(
         "mlbatch",
-        programs.MLBATCH,
+        dict.fromkeys(_IMAGES, programs.MLBATCH),
         kueue={
             "manageJobsWithoutQueueName": True,
             "managedJobsNamespaceSelector": {"matchLabels": {"mlbatch-team-namespace": "true"}},
@@ -67,7 +68,7 @@ PROFILES = {
     ),
     "current": Profile(
         "current",
-        programs.CURRENT,
+        dict.fromkeys(_IMAGES, programs.CURRENT),
         kueue={
             "manageJobsWithoutQueueName": True,
             "managedJobsNamespaceSelector": {"matchLabels": {"mlbatch-team-namespace": "true"}},
@@ -91,6 +92,10 @@ PROFILES = {
         api="kueue.x-k8s.io/v1beta2",
     ),
 }
+#: As MLBatch pins them.
+PROFILES["pinned"] = PROFILES["mlbatch"]._replace(
+    name="pinned", recipes={programs.KUEUE: programs.MLBATCH, programs.APPWRAPPER: programs.PINNED}
+)
 
 
 def adapted(found: dict, image) -> dict:
