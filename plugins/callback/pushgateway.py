@@ -14,7 +14,8 @@ description:
     result, and pushes them at the end of the playbook. Results of the phase C(inflight) are pushed
     after each verdict.
   - Pushes the verdict of M(autopilot.gpu.verdict) when there is one. Other results are judged by
-    the default policy.
+    the default policy. Those of M(autopilot.gpu.quota_audit) and M(autopilot.gpu.workload_run) have
+    the phases C(quota) and C(workload), since they say nothing about the host that ran them.
   - Each node and phase is a group, so that a run over some of the nodes replaces the metrics of
     these nodes and of no others. A check that did not run keeps the metrics of an earlier run.
   - A task with C(delegate_to) counts for the host that it was delegated to. In check mode nothing
@@ -47,6 +48,7 @@ import signal
 import time
 import types
 import typing as t
+from itertools import chain
 
 from ansible.errors import AnsibleError
 from ansible.plugins.callback import CallbackBase
@@ -328,8 +330,10 @@ class CallbackModule(CallbackBase):
     def _export(self, found: dict[str, list[str]], complete: bool) -> metrics.Export:
         nodes = [_node(name, [json.loads(text) for text in texts]) for name, texts in found.items()]
         finished = time.time()
-        run_id = f"{compact_stamp(finished)}-{self._phase}"
-        run = identify_run(run_id, self._phase, self._started, finished, False, ansible_version)
+        phase = metrics.cluster_phase(chain.from_iterable(one.results for one in nodes))
+        phase = phase or self._phase
+        run_id = f"{compact_stamp(finished)}-{phase}"
+        run = identify_run(run_id, phase, self._started, finished, False, ansible_version)
         return metrics.export_of(judge_run(run, nodes, self._policy), complete)
 
     def _show(self, report: PushReport, complete: bool) -> None:

@@ -37,6 +37,7 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "plugins" / "module_utils"))
 
+from _health.fleet.output.metrics import CLUSTER_PHASES  # noqa: E402
 from _health.knowledge.agent import NODE_MARK  # noqa: E402
 from _health.knowledge.agent import PHASE as AGENT_PHASE  # noqa: E402
 from _health.knowledge.marks import MARKS  # noqa: E402
@@ -52,6 +53,9 @@ SOURCE = model.DataSourceRef("prometheus", "${datasource}")
 RUNS = 'job="$job", cluster=~"$cluster", phase=~"$phase"'
 NODE = f'{RUNS}, node="$node"'
 PLANE = f'{RUNS}, plane="$plane"'
+#: Without the results of the cluster, which say nothing about the host that asked for them.
+NOT_CLUSTER = f'phase!~"{"|".join(CLUSTER_PHASES.values())}"'
+OF_NODES = f"{RUNS}, {NOT_CLUSTER}"
 #: Labels that identify a node within a phase, and across all phases.
 BY_NODE, ANY_PHASE = "cluster, node, phase", "cluster, node"
 
@@ -417,13 +421,13 @@ def findings(title: str, selected: str, with_node: bool = True) -> Panel:
 
 
 # A node counts once, by the worst verdict of its phases: unfit, then undecided, then fit.
-UNFIT = f"min by ({ANY_PHASE}) (autopilot_node_fit{{{RUNS}}}) == 0"
+UNFIT = f"min by ({ANY_PHASE}) (autopilot_node_fit{{{OF_NODES}}}) == 0"
 UNDECIDED = (
-    f"max by ({ANY_PHASE}) ({LAST_RUN}{{{RUNS}}} unless on (job, {BY_NODE}) "
-    f"autopilot_node_fit{{{RUNS}}}) unless ({UNFIT})"
+    f"max by ({ANY_PHASE}) ({LAST_RUN}{{{OF_NODES}}} unless on (job, {BY_NODE}) "
+    f"autopilot_node_fit{{{OF_NODES}}}) unless ({UNFIT})"
 )
-FIT_ALONE = f"min by ({ANY_PHASE}) (autopilot_node_fit{{{RUNS}}}) == 1 unless ({UNDECIDED})"
-NOT_LATELY = f"time() - {LAST_RUN}{{{RUNS}}} > $unchecked"
+FIT_ALONE = f"min by ({ANY_PHASE}) (autopilot_node_fit{{{OF_NODES}}}) == 1 unless ({UNDECIDED})"
+NOT_LATELY = f"time() - {LAST_RUN}{{{OF_NODES}}} > $unchecked"
 
 
 def _nodes_table() -> Panel:
@@ -433,12 +437,12 @@ def _nodes_table() -> Panel:
         "All nodes, the worst first. Changes: how often the status became another one within "
         "the time range of this page.",
         [
-            f"max by ({BY_NODE}) (autopilot_node_status{{{RUNS}}})",
-            f"max by ({BY_NODE}) (autopilot_node_fit{{{RUNS}}})",
-            f"count by ({BY_NODE}) (autopilot_finding{{{RUNS}}})",
-            f"max by ({BY_NODE}) (changes(autopilot_node_status{{{RUNS}}}[$__range]))",
-            f"max by ({BY_NODE}) ({LAST_RUN}{{{RUNS}}}) * 1000",
-            f"max by ({BY_NODE}) (autopilot_last_success_timestamp_seconds{{{RUNS}}}) * 1000",
+            f"max by ({BY_NODE}) (autopilot_node_status{{{OF_NODES}}})",
+            f"max by ({BY_NODE}) (autopilot_node_fit{{{OF_NODES}}})",
+            f"count by ({BY_NODE}) (autopilot_finding{{{OF_NODES}}})",
+            f"max by ({BY_NODE}) (changes(autopilot_node_status{{{OF_NODES}}}[$__range]))",
+            f"max by ({BY_NODE}) ({LAST_RUN}{{{OF_NODES}}}) * 1000",
+            f"max by ({BY_NODE}) (autopilot_last_success_timestamp_seconds{{{OF_NODES}}}) * 1000",
         ],
         {
             **named("cluster", "node", "phase"),
@@ -491,7 +495,7 @@ def _fleet_now() -> List[Any]:
         number(
             "Warnings",
             "Nodes that are worth a look.",
-            f"max by ({ANY_PHASE}) (autopilot_node_status{{{RUNS}}}) == 2",
+            f"max by ({ANY_PHASE}) (autopilot_node_status{{{OF_NODES}}}) == 2",
             "yellow",
         ),
         number(
@@ -1255,7 +1259,10 @@ def _storage_panels() -> List[Any]:
 
 def node() -> dashboard.Dashboard:
     which = variable(
-        "node", "Node", f'{LAST_RUN}{{job="$job", cluster=~"$cluster"}}', several=False
+        "node",
+        "Node",
+        f'{LAST_RUN}{{job="$job", cluster=~"$cluster", {NOT_CLUSTER}}}',
+        several=False,
     )
     return page(
         "node",

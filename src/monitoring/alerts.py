@@ -26,6 +26,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "plugins" / "module_utils"))
 
+from _health.fleet.output.metrics import CLUSTER_PHASES  # noqa: E402
 from _health.knowledge.agent import CERTIFICATE_END, NODE_MARK  # noqa: E402
 from _health.knowledge.marks import MARKS  # noqa: E402
 from _health.model import FAIL, NODE, SKIP, STATUSES, UNKNOWN, WARN  # noqa: E402
@@ -217,9 +218,10 @@ def _of_pushes() -> List[Dict[str, Any]]:
 def of_runs() -> List[Dict[str, Any]]:
     """Alerts about nodes without recent results, and about the runs."""
     # A short outage of the Pushgateway must not clear an alert.
+    of_nodes = f'phase!~"{"|".join(CLUSTER_PHASES.values())}"'
     run, success = (
-        f"max without (phase) (last_over_time(autopilot_last_{what}_timestamp_seconds[{HOLD}]))"
-        for what in ("run", "success")
+        f"max without (phase) (last_over_time(autopilot_last_{series}[{HOLD}]))"
+        for series in (f"run_timestamp_seconds{{{of_nodes}}}", "success_timestamp_seconds")
     )
     return [
         {

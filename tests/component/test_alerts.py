@@ -358,7 +358,16 @@ def test_a_node_that_no_run_ever_found_fit_is_an_alert(tmp_path):
     fit = Sample("autopilot_last_success_timestamp_seconds", {}, 0.0)
     days = [24 * 3600.0 * day for day in range(4)]
     timeline = [
-        (DAY // 10, [group("gpu07", at=at), group("gpu08", fit, at=at), group("gpu09", at=0.0)])
+        (
+            DAY // 10,
+            [
+                group("gpu07", at=at),
+                group("gpu08", fit, at=at),
+                group("gpu09", at=0.0),
+                # It audits the quota.
+                group("controller", at=at, phase="quota"),
+            ],
+        )
         for at in days
     ]
     # The Pushgateway restarts, and no time is lost by that.

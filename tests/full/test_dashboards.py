@@ -376,6 +376,7 @@ def run_on_a_queue(base, url):
     ]
     result = CheckResult("quota_audit", "pass", "", [], measured)
     document = run_world.document([NodeAnswer("auditor", [result])])
+    document["phase"] = metrics.cluster_phase([result])
     push_nodes(document, base, url, labels={"cluster": "a"})
 
 
@@ -564,12 +565,12 @@ def test_variables_offer_what_there_is(offered):
         assert (offered[name]["job"], offered[name]["cluster"], offered[name]["phase"]) == (
             [AGENTS_JOB, JOB],
             ["a"],
-            ["preflight"],
+            ["preflight", "quota"],
         )
     assert offered["node"]["node"] == sorted(
         [
             *STAND_INS,
-            *("auditor", "away", "busy", "claimed"),
+            *("away", "busy", "claimed"),
             *("gpu01", "gpu02", "gpu03", "gpu04"),
             *("ib1", "ib2", "ib3", "ib4"),
         ]

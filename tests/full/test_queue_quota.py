@@ -10,6 +10,7 @@ import json
 import sys
 
 import pytest
+import servers
 
 from controller import cluster_playbook
 from lab import Lab
@@ -176,7 +177,18 @@ def test_the_audit_quotes_kueue_about_the_misspelt_resource(queue, tmp_path):
     assert done.returncode == 2, done.stdout
     assert "quota for nvidia.com/GPU, which no node has, expected a resource of the nodes" in said
     assert f"resource {GPU} unavailable in ClusterQueue" in said
-    assert quota(quota_fail_on="never").returncode == 0
+    callbacks = "[defaults]\ncallbacks_enabled = autopilot.gpu.pushgateway\n"
+    (tmp_path / "ansible.cfg").write_text(callbacks, encoding="utf-8")
+    with servers.Pushgateway(tmp_path / "gateway") as gateway:
+        assert quota(quota_fail_on="never", pushgateway_url=gateway.url).returncode == 0
+        pushed = {
+            (dict(labels).get("node"), dict(labels)["phase"]): names
+            for labels, names in gateway.groups().items()
+        }
+    # Of the run and of its host, beside what a preflight of the host has pushed.
+    assert set(pushed) == {(None, "quota"), ("localhost", "quota")}
+    names = pushed["localhost", "quota"]
+    assert "autopilot_quota_nominal" in names and "autopilot_node_fit" not in names
     queue.kubectl("-n", "misspelt", "delete", "appwrapper", "train", timeout=90)
     queue.kubectl("delete", "namespace", "misspelt", timeout=90)
     queue.kubectl("delete", "clusterqueue", "misspelt", timeout=90)

@@ -572,6 +572,24 @@ def test_the_run():
     )
 
 
+@pytest.mark.parametrize(
+    ("checks", "phase"),
+    [
+        (["quota_audit"], "quota"),
+        (["workload", "workload"], "workload"),
+        (["quota_audit", "workload"], ""),
+        (["quota_audit", "gpu_count"], ""),
+        (["gpu_count"], ""),
+        ([], ""),
+    ],
+)
+def test_results_of_the_cluster_say_nothing_of_the_host(checks, phase):
+    results = [CheckResult(check, "pass", "") for check in checks]
+    assert metrics.cluster_phase(results) == phase
+    fit = only(group(document(node("controller", *results)), "controller"), "node_fit")
+    assert bool(fit) == (bool(checks) and not phase)
+
+
 # ---- the predecessor's metric ----
 
 

@@ -153,8 +153,10 @@ _OF_USAGE: Tuple[Metric, ...] = (
     ),
 )
 
-#: The check of the cluster's queue, which says nothing about the host that ran it.
 _QUOTA = "quota_audit"
+#: Checks of the cluster, which say nothing about the host that ran them, and the phase of their
+#: results: another one, so that they do not replace the results of a preflight.
+CLUSTER_PHASES = {_QUOTA: "quota", "workload": "workload"}
 _QUEUE, _FLAVOR = ("queue", "flavor", "resource"), ("flavor", "resource")
 #: Measurement, unit, and metric of the audit. Units are those of the resource: GPUs, cores, bytes.
 _OF_QUOTA: Tuple[Tuple[str, str, Metric], ...] = tuple(
@@ -359,6 +361,12 @@ def node_samples(
     return _bounded(_distinct(samples))
 
 
+def cluster_phase(results: Iterable[CheckResult]) -> str:
+    """The phase of the results where all are of one check of the cluster, else ""."""
+    phases = {CLUSTER_PHASES.get(result.check, "") for result in results}
+    return phases.pop() if len(phases) == 1 else ""
+
+
 def _rank(status: str) -> float:
     return float(STATUSES.index(status))
 
@@ -393,7 +401,7 @@ def _fitness_samples(node: NodeReport, finished: float) -> List[Sample]:
         Sample("autopilot_node_status", {}, _rank(node.verdict.status)),
         Sample("autopilot_last_run_timestamp_seconds", {}, finished),
     ]
-    if {result.check for result in node.verdict.results} == {_QUOTA}:
+    if cluster_phase(node.verdict.results):
         return samples
     if node.verdict.fit in (FIT, UNFIT):
         samples.append(Sample("autopilot_node_fit", {}, float(node.verdict.fit == FIT)))
