@@ -164,11 +164,12 @@ def test_who_may_not_open_raw_sockets_hears_the_answers_all_the_same(tmp_path):
     assert told["readings"]["program"]["path"] == str(tmp_path / "fping")
 
 
-def test_nobody_listening_is_unknown_with_that_reason(server):
-    process, port = server()
-    process.kill()
-    process.wait()
-    result, readings = HERE.check("iperf3_pairs", peers=["127.0.0.1"], port=port, minimum=1)
+def test_nobody_listening_is_unknown_with_that_reason():
+    with socket.socket() as held:
+        # Bound, so that nobody else has the port meanwhile, and the client not by chance itself.
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        result, readings = HERE.check("iperf3_pairs", peers=["127.0.0.1"], port=port, minimum=1)
     assert codes(result) == [("not_measured", "unknown")] and "Connection refused" in result.summary
     assert readings["peers"]["127.0.0.1"]["legs"]["transmit"]["error"]["reason"] == "refused"
 
