@@ -330,8 +330,8 @@ class CallbackModule(CallbackBase):
     def _export(self, found: dict[str, list[str]], complete: bool) -> metrics.Export:
         nodes = [_node(name, [json.loads(text) for text in texts]) for name, texts in found.items()]
         finished = time.time()
-        phase = metrics.cluster_phase(chain.from_iterable(one.results for one in nodes))
-        phase = phase or self._phase
+        results = chain.from_iterable(one.results for one in nodes)
+        phase = metrics.cluster_phase(results) or self._phase
         run_id = f"{compact_stamp(finished)}-{phase}"
         run = identify_run(run_id, phase, self._started, finished, False, ansible_version)
         return metrics.export_of(judge_run(run, nodes, self._policy), complete)

@@ -166,7 +166,7 @@ def test_who_may_not_open_raw_sockets_hears_the_answers_all_the_same(tmp_path):
 
 def test_nobody_listening_is_unknown_with_that_reason():
     with socket.socket() as held:
-        # Bound, so that nobody else has the port meanwhile, and the client not by chance itself.
+        # Bound without listening: neither another process nor the client itself can get the port.
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
         result, readings = HERE.check("iperf3_pairs", peers=["127.0.0.1"], port=port, minimum=1)

@@ -17,7 +17,9 @@ import pytest
 import queue_lab
 import queue_world as world
 import workload_world
+import yaml
 from controller import linked, with_kubernetes_core
+from teams_world import load
 
 from ansible_collections.autopilot.gpu.plugins.filter.appwrapper import appwrapper
 
@@ -36,34 +38,24 @@ def alice(lab, tmp_path_factory):
     return workload_world.member(lab, tmp_path_factory.mktemp("alice"))
 
 
+def served(lab, module, *definitions):
+    """The lab with these definitions of a module, without its operator."""
+    released = queue_lab.programs.RECIPES["current"].module(module)
+    load(lab, [yaml.safe_load((released / path).read_text()) for path in definitions])
+    return lab
+
+
 @pytest.fixture(scope="module")
 def pytorchjobs(lab):
-    """The lab with PyTorchJobs, without their operator."""
-    crds = queue_lab.programs.RECIPES["current"].module(queue_lab.programs.TRAINING_OPERATOR)
-    path = crds / "manifests/base/crds/kubeflow.org_pytorchjobs.yaml"
-    lab.kubectl("apply", "--server-side", "-f", path)
-    lab.wait(
-        lambda: (
-            "pytorchjobs.kubeflow.org" in lab.kubectl("api-resources", "-o", "name").stdout.split()
-        ),
-        "PyTorchJobs are served",
-    )
-    return lab
+    path = "manifests/base/crds/kubeflow.org_pytorchjobs.yaml"
+    return served(lab, queue_lab.programs.TRAINING_OPERATOR, path)
 
 
 @pytest.fixture(scope="module")
 def rayjobs(lab):
-    """The lab with RayJobs, without their operator."""
-    crds = queue_lab.programs.RECIPES["current"].module(queue_lab.programs.RAY_OPERATOR)
     # Kueue's controller of RayJobs watches RayClusters too.
-    for plural in ("rayclusters", "rayjobs"):
-        path = crds / f"config/crd/bases/ray.io_{plural}.yaml"
-        lab.kubectl("apply", "--server-side", "-f", path)
-    lab.wait(
-        lambda: "rayjobs.ray.io" in lab.kubectl("api-resources", "-o", "name").stdout.split(),
-        "RayJobs are served",
-    )
-    return lab
+    paths = [f"config/crd/bases/ray.io_{plural}.yaml" for plural in ("rayclusters", "rayjobs")]
+    return served(lab, queue_lab.programs.RAY_OPERATOR, *paths)
 
 
 @pytest.fixture
@@ -272,7 +264,7 @@ def test_a_pytorchjob_is_accepted_and_removed(pytorchjobs, play, wrapper):
     asked = {"kind": "pytorch_fsdp", "workload_wrapper": wrapper, "workload_gpus": 0}
     done = play("--check", **asked)
     assert done.returncode == 0, done.stdout
-    # Nobody makes pods of it.
+    # Its operator is not there, so it has no pods.
     done = play(**asked, workload_timeout=3)
     assert done.returncode == 2
     assert "not ended within 3 s; no pods" in words(done), done.stdout
@@ -290,7 +282,7 @@ def test_a_rayjob_is_accepted_and_removed(rayjobs, play, wrapper):
     }
     done = play("--check", **asked)
     assert done.returncode == 0, done.stdout
-    # Nobody makes pods of it. Kept, to see what the API server did.
+    # Its operator is not there, so it has no pods. Kept, to read what the API server stored.
     done = play(**asked, workload_timeout=3, workload_keep=True)
     assert done.returncode == 2
     assert "not ended within 3 s; no pods" in words(done), done.stdout

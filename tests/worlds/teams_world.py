@@ -80,11 +80,10 @@ def kueue_lab(version, *more):
 
 
 def load(cluster, crds):
-    """Kueue's definitions are too large for the annotation of kubectl apply."""
+    """Add the definitions; returns once they are served, which is after they are established."""
+    # Kueue's are too large for the annotation of a client-side apply.
     made = json.dumps({"apiVersion": "v1", "kind": "List", "items": crds})
     cluster.kubectl("apply", "--server-side", "-f", "-", input=made)
-    names = [f"crd/{one['metadata']['name']}" for one in crds]
-    cluster.kubectl("wait", "--for=condition=established", *names)
     groups = {(one["spec"]["group"], one["spec"]["names"]["plural"]) for one in crds}
     lab.wait_until(
         lambda: (

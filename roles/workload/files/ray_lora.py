@@ -41,8 +41,7 @@ def train(options):
     optimizer = torch.optim.AdamW(trained, lr=1e-4)
     # Each process has samples of its own, the same in each step: the loss falls as it learns them.
     torch.manual_seed(2 + context.get_world_rank())
-    size = (options["batch"], options["tokens"])
-    tokens = torch.randint(1000, (size[0], size[1]), device=device)
+    tokens = torch.randint(1000, (options["batch"], options["tokens"]), device=device)
     began, before = time.monotonic(), 1
     for step in range(1, options["steps"] + 1):
         loss = model(input_ids=tokens, labels=tokens).loss
@@ -68,7 +67,7 @@ def main(options):
     from ray.train import ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    # The trainer only waits: a processor of its own would be missing to a process.
+    # The trainer only waits; Ray would reserve a processor for it, which a process needs.
     scaling = ScalingConfig(
         trainer_resources={"CPU": 0},
         num_workers=options["processes"],

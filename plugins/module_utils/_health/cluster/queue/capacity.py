@@ -34,7 +34,7 @@ KEEPS_AWAY = ("NoSchedule", "NoExecute")
 OUT_OF_SERVICE = tuple(value for value, mark in MARKS.items() if mark.effect in KEEPS_AWAY)
 #: Taint of a cordoned node.
 _CORDON = "node.kubernetes.io/unschedulable"
-#: Resources of which the kubelet keeps a part for the system; pods can use what is allocatable.
+#: Resources of which the kubelet reserves a part for the system: pods can use the allocatable amount.
 RESERVED = ("cpu", "memory", "ephemeral-storage")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ....lenient import flag, mapping, mappings_in, sequence, text
-from ...client import base_of, ApiObject, NotFound, Procedure, Request, items, metadata_of, path_of
+from ...client import ApiObject, NotFound, Procedure, Request, base_of, items, metadata_of, path_of
 from ..objects import ClusterNode, Flavor, read_flavor, read_node
 from ..served import VERSIONS, NotServed, ServedApi, bounded_list, served_api, served_groups
 from .access import ADMISSION, EDIT_ROLE, POLICY, RBAC

@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Dict, List, NamedTuple, Sequence
 
 from ...client import (
-    base_of,
     APPLY,
     ApiError,
     ApiObject,
@@ -15,6 +14,7 @@ from ...client import (
     Procedure,
     Request,
     Right,
+    base_of,
     missing_rights,
     path_of,
     refused_at_once,

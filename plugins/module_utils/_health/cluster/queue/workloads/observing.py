@@ -88,16 +88,16 @@ def end_of_rayjob(found: ApiObject, namespace: str) -> Procedure[Dict[str, Condi
     either: the pods of a RayJob never succeed.
     """
     components = mappings_in(mapping(found.get("spec")).get("components"))
-    job = found
-    for template in (mapping(one.get("template")) for one in components):
-        if kind_of(template) == RAY_JOB:
-            name = metadata_of(template).get("name", "")
-            path = path_of(base_of(RAY_JOB[0]), "namespaces", namespace, "rayjobs", name)
-            try:
-                job = yield Request("GET", path)
-            except NotFound:
-                return {}
-    return ray_end(job)
+    templates = [mapping(one.get("template")) for one in components]
+    rayjobs = [template for template in templates if kind_of(template) == RAY_JOB]
+    if not rayjobs:
+        return ray_end(found)
+    name = metadata_of(rayjobs[0]).get("name", "")
+    path = path_of(base_of(RAY_JOB[0]), "namespaces", namespace, "rayjobs", name)
+    try:
+        return ray_end((yield Request("GET", path)))
+    except NotFound:
+        return {}
 
 
 def ray_end(job: ApiObject) -> Dict[str, Condition]:

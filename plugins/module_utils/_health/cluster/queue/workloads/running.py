@@ -9,7 +9,6 @@ from typing import List, NamedTuple, Tuple
 from ....lenient import mapping, mappings_in, text
 from ....times import parse_stamp
 from ...client import (
-    base_of,
     TEXT,
     ApiObject,
     Conflict,
@@ -18,6 +17,7 @@ from ...client import (
     Pause,
     Procedure,
     Request,
+    base_of,
     items,
     metadata_of,
     path_of,
